@@ -9,33 +9,8 @@ from pyspark.sql import SparkSession
 import icesize
 from icesize.errors import SchemaMismatch, TableError, TableNotFound, UnsupportedTable
 from integration.streams import created, rows_of
-from integration.tools import operations, sized, spark_rows
+from integration.tools import sized, spark_rows
 from tests.support.spark_lake import conf
-
-
-def test_a_wap_session_is_refused(spark: SparkSession, rest: Catalog, namespace: str) -> None:
-    """A session with `spark.wap.branch` is refused when a table is opened and, set later, when a batch comes."""
-    table = created(spark, f"rest.{namespace}.t")
-    sink = sized(spark, table).sink("s", query_id="q")
-    for key in ("spark__wap__branch", "spark__wap__id"):
-        with conf(spark, **{key: "audit"}):
-            for call in (lambda: sized(spark, table), lambda: sink(rows_of(spark, 0), 0)):
-                with pytest.raises(UnsupportedTable, match=key.replace("__", ".")):
-                    call()
-    assert rest.load_table(f"{namespace}.t").current_snapshot() is None
-    sink(rows_of(spark, 0), 0)
-    assert operations(rest, f"{namespace}.t") == ["append"]
-
-
-def test_a_wap_table_is_refused(spark: SparkSession, rest: Catalog, namespace: str) -> None:
-    """A table that gets `write.wap.enabled` between two batches refuses the second one."""
-    table = created(spark, f"rest.{namespace}.t")
-    sink = sized(spark, table).sink("s", query_id="q")
-    sink(rows_of(spark, 0), 0)
-    spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('write.wap.enabled'='true')")
-    with pytest.raises(UnsupportedTable, match=r"'write\.wap\.enabled' is true"):
-        sink(rows_of(spark, 40), 1)
-    assert operations(rest, f"{namespace}.t") == ["append"]
 
 
 def test_a_view_is_refused(spark: SparkSession, rest: Catalog, namespace: str) -> None:

@@ -234,7 +234,7 @@ def test_streams_are_listed_and_forgotten(table: Table, run: Run, tmp_path: Path
     assert run("streams").stdout == "no stream has committed to lake.db.t\n"
     tables.append(tables.sqlite_catalog(tmp_path), range(300, 310), batch=7)
     assert run("streams").stdout == "s  query q  batch 7\n"
-    entry = {"stream_id": "s", "query_id": "q", "batch_id": 7, "retired": []}
+    entry = {"stream_id": "s", "query_id": "q", "batch_id": 7, "retired": [], "branch": "main"}
     assert json.loads(run("streams", "--json").stdout) == [entry]
     unknown = run("streams", "--forget", "x")
     assert (unknown.exit_code, unknown.stderr) == (

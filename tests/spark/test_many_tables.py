@@ -122,14 +122,20 @@ def test_the_driver_and_spark_have_one_budget(spark: SparkSession, tables: Lake)
 
 
 def test_the_session_names_the_catalog(spark: SparkSession, tables: Lake) -> None:
-    """Without a catalog object, the settings of the session open it; its write-audit-publish is refused."""
+    """Without a catalog object, the settings of the session open it; its staged commits are refused."""
     name = "spark__sql__catalog__lake"
     uri = {f"{name}__type": "jdbc", f"{name}__uri": f"jdbc:sqlite:{tables.folder}/lake.db"}
     settings = {name: "org.apache.iceberg.spark.SparkCatalog", **uri, f"{name}__warehouse": f"file://{tables.folder}"}
     with conf(spark, **settings):
         assert len(icesize.maintain("lake.db.*", spark=spark, environment=ENVIRONMENT, dry_run=True).tables) == 4
+        for table in ("small_a", "small_b"):
+            with tables.catalog.load_table(f"db.{table}").transaction() as changed:
+                changed.set_properties({"write.wap.enabled": "true"})
         with conf(spark, spark__wap__id="1"):
             report = icesize.maintain("lake.db.small_*", spark=spark, environment=ENVIRONMENT)
-    why = "Cannot work on 'db.{}': the session sets 'spark.wap.id'; icesize commits to the main branch only"
+    why = (
+        "Cannot work on 'db.{}': 'write.wap.enabled' is true, and the session sets 'spark.wap.id'; set "
+        "'spark.wap.branch' to a branch instead"
+    )
     assert report.plan.skipped == {f"lake.db.{name}": why.format(name) for name in ("small_a", "small_b")}
     assert files_of(tables) == dict.fromkeys(ROWS, 3)

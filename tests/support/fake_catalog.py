@@ -27,7 +27,7 @@ from icesize.table.commit.protocol import (
 from icesize.table.commit.steps.absorb import Absorb
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.merge import Merge
-from icesize.table.records.ledger import LedgerEntry
+from icesize.table.records.ledger import LedgerEntry, is_done
 
 PART = PartitionKey(0, ("a",))
 INPUTS = tuple(FileFact(f"v{i}", 10, 1, PART) for i in range(4))
@@ -162,6 +162,9 @@ class FakeLoaded:
     @property
     def properties(self) -> Mapping[str, str]:
         return self.state.properties
+
+    def has_batch(self, entry: LedgerEntry, accept_new_checkpoint: bool = False) -> bool:
+        return is_done(self.properties, entry, accept_new_checkpoint)
 
     def snapshots_of(self, run_id: str) -> list[int]:
         return [i for i, _, run in self.state.snapshots if run == run_id]

@@ -10,11 +10,19 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 import icesize
-from icesize.errors import TableError, UnsupportedTable
+from icesize.errors import TableError
+from icesize.maintenance.jobs import compaction
+from icesize.maintenance.rounds import Budget
+from icesize.maintenance.table_context import TableContext
+from icesize.report import Report
 from icesize.sized_table import SizedTable
+from icesize.table.cleanup.expiry import expire
+from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.state.handle import TableHandle
 from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
-from tests.support.tables import NOW_MS, append, arrow, commit_by, make_table, request_on, theirs, write
+from tests.support.jobs import context_of
+from tests.support.tables import NOW_MS, append, commit_by, make_table, request_on, theirs, write
 
 AUDIT = "audit"
 
@@ -116,7 +124,7 @@ def test_expiry_concerns_all_branches(catalog: Catalog) -> None:
 
 
 def test_names_that_are_no_branches(catalog: Catalog) -> None:
-    """A missing branch, a tag, and a branch that was dropped are refused, and rows on a branch are."""
+    """A missing branch, a tag, and a branch that was dropped are refused."""
     table = branched(catalog)
     theirs(table).manage_snapshots().create_tag(head_of(table, "main"), "then").commit()
     with pytest.raises(TableError, match=r"branch 'audits' of 'lake.db.t': there is none. Create it: ALTER TABLE"):
@@ -124,12 +132,57 @@ def test_names_that_are_no_branches(catalog: Catalog) -> None:
     with pytest.raises(TableError, match="it is a tag"):
         icesize.open(None, "lake.db.t", catalog=catalog, branch="then")
     sized = audit(catalog)
-    with pytest.raises(UnsupportedTable, match=r"branch 'audit' of 'lake\.db\.t': rows go to 'main' only"):
-        sized.upsert(arrow([1]), "id")
     theirs(catalog.load_table("db.t")).manage_snapshots().remove_branch(AUDIT).commit()
     with pytest.raises(TableError, match="there is none"):
         sized.compact()
     assert ids_on(catalog, "main") == ON_MAIN
+
+
+def test_the_branch_of_a_session(catalog: Catalog) -> None:
+    """With write-audit-publish, work goes to the session's branch, which its first commit creates; other tables and
+    sessions go on with `main`."""
+    make_table(catalog, properties={"write.wap.enabled": "true"})
+    for first in (0, 2, 4):
+        append(catalog, [first, first + 1])
+    context = in_session(catalog, AUDIT)
+    assert (context.load().branch, context.load().head.snapshot_id) == (AUDIT, head_of(context.load().table, "main"))
+    before = catalog.load_table("db.t")
+    assert compact(context).files_removed == 3
+    assert compact(context).files_removed == 0
+    after = catalog.load_table("db.t")
+    assert head_of(after, "main") == head_of(before, "main")
+    assert head_of(after, AUDIT) != head_of(before, "main")
+    assert ids_on(catalog, AUDIT) == ids_on(catalog, "main") == [*range(6)]
+    append(catalog, [6])
+    expire(context.handle, ExpireOptions(older_than=timedelta(0), retain_last=1), context.environment)
+    assert (len(ids_on(catalog, AUDIT)), len(ids_on(catalog, "main"))) == (6, 7)
+    handle = TableHandle(catalog, ("db", "t"), spark_conf={"spark.wap.branch": AUDIT}, branch="other")
+    with pytest.raises(TableError, match=r"the session sets 'spark\.wap\.branch' to 'audit'\. Unset one"):
+        handle.load()
+    make_table(catalog, name="db.plain")
+    assert TableHandle(catalog, ("db", "plain"), spark_conf={"spark.wap.branch": AUDIT}).load().branch == "main"
+
+
+def test_the_first_commit_of_a_table_is_on_a_branch(catalog: Catalog) -> None:
+    """A session with write-audit-publish begins a table on its branch; `main` stays empty until it is published."""
+    table = make_table(catalog, properties={"write.wap.enabled": "true"})
+    committer = PyIcebergCommitter(catalog, table, lambda: NOW_MS, AUDIT, creates=True)
+    commit_by(committer, request_on(table, [write(table, [1])]), table)
+    table = catalog.load_table("db.t")
+    assert (table.metadata.current_snapshot_id, ids_on(catalog, AUDIT)) == (None, [1])
+    commit_by(committer, request_on(table, [write(table, [2])]), table)
+    append(catalog, [3])
+    assert (ids_on(catalog, "main"), ids_on(catalog, AUDIT)) == ([3], [1, 2])
+
+
+def in_session(catalog: Catalog, branch: str) -> TableContext:
+    """The table as a session of Spark works with it, whose commits go to a branch."""
+    return context_of(TableHandle(catalog, ("db", "t"), spark_conf={"spark.wap.branch": branch}))
+
+
+def compact(context: TableContext) -> Report:
+    """Merge the small files of the session's branch."""
+    return compaction.compact(context, None, Budget.of(None, None))
 
 
 def test_a_branch_that_moves_during_a_merge(catalog: Catalog) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from icesize.planning.files import MAIN
 from icesize.planning.insight.health import TableSurvey
 from icesize.planning.insight.inspection import Inspection, PartitionSizes, PendingDeletes
 from icesize.planning.insight.scan_cost import LayoutCost, ScanCost
@@ -313,7 +314,11 @@ def left_to_say(result: Report, planned: Plan | None = None) -> Iterator[Block]:
 def streams(table: str, entries: Sequence[LedgerEntry]) -> Iterator[Block]:
     """Show each stream that has committed to the table, and its newest batch."""
     if entries:
-        yield Columns([((e.stream_id, "bold"), f"query {e.query_id}", f"batch {e.batch_id}") for e in entries])
+        where = {e.branch: "" if e.branch == MAIN else f"branch {e.branch}" for e in entries}
+        cells = [
+            ((e.stream_id, "bold"), f"query {e.query_id}", f"batch {e.batch_id}", where[e.branch]) for e in entries
+        ]
+        yield Columns([row if any(where.values()) else row[:3] for row in cells])
     else:
         yield (f"no stream has committed to {table}",)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import copy
 
 from pyiceberg.table import Table
@@ -14,16 +15,31 @@ from icesize.planning.files import MAIN
 from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.table.catalog.history import known_ancestors
 
+WAP_ENABLED, WAP_BRANCH = "write.wap.enabled", "spark.wap.branch"
+WAP_ID = "spark.wap.id"
+"""Write-audit-publish in Spark: the table's property, and the session's settings that then count."""
 
-def on_branch(table: Table, branch: str, name: str) -> Table:
+
+def has_wap(metadata: TableMetadata) -> bool:
+    """Return whether sessions may redirect the commits of a table (write-audit-publish)."""
+    return metadata.properties.get(WAP_ENABLED, "").lower() == "true"
+
+
+def branch_of_session(metadata: TableMetadata, spark_conf: Mapping[str, str]) -> str | None:
+    """Return the branch that a session of Spark redirects its commits to; None without one."""
+    return spark_conf.get(WAP_BRANCH) or None if has_wap(metadata) else None
+
+
+def on_branch(table: Table, branch: str, name: str, *, creates: bool = False) -> Table:
     """Return a table as readers of a branch see it: the branch's head is current, and its history is the table's.
 
     Whatever reads the current snapshot then reads the branch. Refs stay unchanged. Commits name the branch themselves.
-    Raises TableError if the table has no branch of this name that rows belong to; it always has `main`.
+    With `creates`, a branch that is missing is as `main` until its first commit. Raises TableError if the table has no
+    branch of this name that rows belong to; it always has `main`.
     """
-    if branch == MAIN:
-        return table
     metadata = table.metadata
+    if branch == MAIN or (creates and branch not in metadata.refs):
+        return table
     _check(metadata, branch, name)
     line = [SnapshotLogEntry(snapshot_id=s.snapshot_id, timestamp_ms=s.timestamp_ms)
             for s in known_ancestors(metadata, branch)]  # fmt: skip

@@ -9,9 +9,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.planning.files import MAIN, Head
+from icesize.planning.files import Head
 from icesize.planning.retention import ancestry
-from icesize.planning.retention.ancestry import RefFact, SnapshotFact
+from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH, RefFact, SnapshotFact
 from icesize.table.records.summary import RUN_ID
 
 Number = TypeVar("Number", int, float)
@@ -58,16 +58,19 @@ def age_of(snapshot: Snapshot) -> tuple[int, int]:
     return snapshot.sequence_number or 0, snapshot.timestamp_ms
 
 
-def head_snapshot(metadata: TableMetadata, ref: str = MAIN) -> Snapshot | None:
-    """Return the snapshot that a branch points to; None for a branch without one."""
-    if ref == MAIN:  # tables of format v1 may name no branch
-        return metadata.current_snapshot()
-    branch = metadata.refs.get(ref)
-    return metadata.snapshot_by_id(branch.snapshot_id) if branch else None
+def head_snapshot(metadata: TableMetadata, ref: str | None = None) -> Snapshot | None:
+    """Return the snapshot that a branch points to, without a name the current one; None for a branch without one.
+
+    A branch that does not exist begins at the current snapshot, except that of tombstones.
+    """
+    branch = metadata.refs.get(ref or "")
+    if branch is None:
+        return None if ref == TOMBSTONE_BRANCH else metadata.current_snapshot()
+    return metadata.snapshot_by_id(branch.snapshot_id)
 
 
-def head_of(metadata: TableMetadata, ref: str = MAIN) -> Head:
-    """Return the head of a branch."""
+def head_of(metadata: TableMetadata, ref: str | None = None) -> Head:
+    """Return the head of a branch, without a name that of the current snapshot."""
     snapshot = head_snapshot(metadata, ref)
     return Head(snapshot.snapshot_id, snapshot.sequence_number or 0) if snapshot else Head()
 
@@ -84,8 +87,11 @@ def hides_history(metadata: TableMetadata) -> bool:
     return has_predecessors or "nessie.commit.id" in metadata.properties
 
 
-def known_ancestors(metadata: TableMetadata, ref: str = MAIN) -> Iterator[Snapshot]:
-    """Yield the head of a branch and its ancestors, newest first, up to the first whose parent has expired."""
+def known_ancestors(metadata: TableMetadata, ref: str | None = None) -> Iterator[Snapshot]:
+    """Yield the head of a branch, or the current snapshot, and its ancestors, newest first.
+
+    The last one is the first whose parent has expired.
+    """
     snapshots = {s.snapshot_id: s for s in metadata.snapshots}
     snapshot = head_snapshot(metadata, ref)
     while snapshot is not None:

@@ -41,6 +41,7 @@ from icesize.redaction import is_secret, keys_with_secrets, remember_secrets
 from icesize.storage.credentials import renew_by
 from icesize.storage.table_storage import STORAGE, Storage
 from icesize.table.catalog.access_errors import brief, may_pass
+from icesize.table.catalog.branches import WAP_ID, has_wap
 from icesize.table.catalog.hive import HIVE_4, LOCK_ENABLED, UNLOCKED, is_hive, is_hive_4
 from icesize.table.catalog.pyiceberg_internals import http_adapters
 
@@ -492,11 +493,9 @@ def check_supported(table: Table, spark_conf: Mapping[str, str] | None = None) -
 def _unsupported(metadata: TableMetadata, spark_conf: Mapping[str, str]) -> Iterator[str]:
     if metadata.format_version > 3:
         yield f"its format version is {metadata.format_version}; icesize writes versions 1 to 3"
-    if metadata.properties.get("write.wap.enabled", "").lower() == "true":
-        yield "'write.wap.enabled' is true; icesize commits to the main branch only"
-    for key in ("spark.wap.id", "spark.wap.branch"):
-        if spark_conf.get(key):
-            yield f"the session sets '{key}'; icesize commits to the main branch only"
+    if has_wap(metadata) and spark_conf.get(WAP_ID):
+        staged = "'write.wap.enabled' is true, and the session sets 'spark.wap.id'"
+        yield f"{staged}; set 'spark.wap.branch' to a branch instead"
     if metadata.properties.get("encryption.key-id"):
         yield "the table is encrypted ('encryption.key-id')"
 

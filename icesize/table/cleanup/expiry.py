@@ -92,7 +92,8 @@ def expire(
         CommitConflict: Nothing expired.
         CommitStateUnknown: Snapshots may have expired; nothing was deleted.
     """
-    watch, handle = Stopwatch(environment), replace(handle, branch=MAIN)  # it concerns all branches
+    # it concerns all branches, whatever the session writes to
+    watch, handle = Stopwatch(environment), replace(handle, branch=MAIN, spark_conf={})
     environment.observe(Progress("expiry", 0))
     current = handle.load(environment)
     check_may_delete(current.table, current.name)

@@ -369,7 +369,10 @@ def find_orphans(
     """
     visible = _visibility(metadata)
     # the newest committed batch by the stream's hash in file names: no earlier batch can be written any more
-    passed_by = {ledger.stream_hash(each.stream_id): each.batch_id for each in ledger.entries(metadata.properties)}
+    passed_by = dict[str, int]()
+    for each in ledger.entries(metadata.properties):
+        stream = ledger.stream_hash(each.stream_id)
+        passed_by[stream] = min(each.batch_id, passed_by.get(stream, each.batch_id))
     found = FoundOrphans()
     for file in listed:
         if not visible(file.location) or (why := owners.why_stays(file.location)) == NEEDED:

@@ -25,7 +25,6 @@ from icesize.table.commit.steps.absorb import Absorb
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.merge import Merge
 from icesize.table.commit.steps.row_delta import RowDelta
-from icesize.table.records.ledger import is_done
 from icesize.table.records.summary import RUN_ID, SMALL_FILES_MAX
 
 S = TypeVar("S")
@@ -171,7 +170,7 @@ class _Steps(Change[CommitOutcome]):
 
     def _is_noted(self, loaded: Loaded) -> bool:
         entry = self._request.ledger
-        return entry is not None and is_done(loaded.properties, entry, self._request.accept_new_checkpoint)
+        return entry is not None and loaded.has_batch(entry, self._request.accept_new_checkpoint)
 
     def _live(self, loaded: Loaded) -> set[str]:
         paths, refs = self._wanted.paths(), {step.ref for step in self._wanted.steps if step.ref is not None}

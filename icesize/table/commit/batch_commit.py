@@ -109,7 +109,9 @@ def commit_request(
 
 
 def _committer(handle: TableHandle, current: Current, environment: Environment) -> Committer:
-    return PyIcebergCommitter(handle.catalog, current.table, environment.now_ms, current.branch, handle.store)
+    return PyIcebergCommitter(
+        handle.catalog, current.table, environment.now_ms, current.branch, handle.store, current.creates_branch
+    )
 
 
 def commit_step(

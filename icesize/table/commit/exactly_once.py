@@ -11,16 +11,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
-from icesize.errors import CommitConflict, UnsupportedTable
+from icesize.errors import CommitConflict
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.planning.files import MAIN
 from icesize.table.commit.attempted_steps import CommitOutcome
 from icesize.table.commit.batch_commit import Batch, commit_written
 from icesize.table.commit.batch_report import BatchOutcome, WrittenBatch, outcome_of, remember
 from icesize.table.commit.protocol import ConcurrentChange
-from icesize.table.records.ledger import file_prefix, is_done
+from icesize.table.records.ledger import file_prefix
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current
+from icesize.table.state.streams import is_committed
 
 MOST_ATTEMPTS = 4
 """Times that a batch is planned, if other writers or a changed table make its files useless."""
@@ -82,15 +83,9 @@ def exactly_once(batch: Batch, rows: BatchRows) -> BatchOutcome:
 def _once(batch: Batch, rows: BatchRows) -> BatchOutcome:
     current, entry = batch.handle.load(batch.environment), batch.ledger
     current.check_same(batch.table_uuid, rows.verb)
-    if current.branch != MAIN:
-        raise UnsupportedTable(
-            f"Cannot {rows.verb} branch '{current.branch}' of '{current.name}': rows go to 'main' only. Write them "
-            "with Spark or PyIceberg; icesize compacts and clusters branches",
-            table=current.name,
-        )
     metadata, batch_id = current.table.metadata, entry.batch_id if entry else None
-    undone = rolled_back(metadata, entry) if entry else ()
-    if entry and is_done(metadata.properties, entry, batch.accept_new_checkpoint):
+    undone = rolled_back(metadata, entry) if entry and current.branch == MAIN else ()
+    if entry and is_committed(metadata, current.branch, entry, batch.accept_new_checkpoint):
         return outcome_of(current, CommitOutcome(already_committed=True), None, {}, undone, batch_id=batch_id)
     planned = rows.plan(batch, current)
     if planned is None:

@@ -20,8 +20,10 @@ from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.manifests.file_columns import EntryColumns
 from icesize.table.manifests.manifest_lists import Manifests, manifests_of
 from icesize.table.manifests.store import ManifestStore
+from icesize.table.records.ledger import LedgerEntry
 from icesize.table.records.recent_commits import follows, recent_commits
 from icesize.table.records.summary import RUN_ID
+from icesize.table.state.streams import is_committed
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,10 @@ class Loaded:
         """Return updates of this table. The catalog rejects them if the table was dropped and recreated."""
         same_table = AssertTableUUID(uuid=self.table.metadata.table_uuid)
         return Staged((same_table, *requirements), tuple(updates), tuple(written), facts or {})
+
+    def has_batch(self, entry: LedgerEntry, accept_new_checkpoint: bool = False) -> bool:
+        """Return True if a batch is in the branch already, False if it is next. Raises what `is_committed` raises."""
+        return is_committed(self.table.metadata, self.ref, entry, accept_new_checkpoint)
 
     def snapshots_of(self, run_id: str) -> list[int]:
         """Return the ids of snapshots with this run id, oldest first."""

@@ -22,6 +22,7 @@ from pyiceberg.types import IcebergType, NestedField
 
 from icesize.errors import SchemaMismatch, TableError
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, check_column_names
+from icesize.planning.files import MAIN
 from icesize.table.catalog.pyiceberg_internals import changes_of
 from icesize.table.commit.attempts import Attempts, Change
 from icesize.table.commit.loaded import Loaded, Staged
@@ -56,26 +57,27 @@ class MetadataChange(Change[T]):
 
 
 def forget_stream(table: str, stream_id: str, run_id: str) -> MetadataChange[ledger.LedgerEntry]:
-    """Return the change that removes a stream's entry; its result is the entry.
+    """Return the change that removes a stream's entries of all branches; its result is the first of them.
 
     A concurrent batch of that stream commits before it, and its entry is removed, or after it, and its entry stays. The
     change raises TableError if the table has no such stream.
     """
 
-    def entry_of(loaded: Loaded) -> ledger.LedgerEntry | None:
-        return next((e for e in ledger.entries(loaded.properties) if e.stream_id == stream_id), None)
+    def entries_of(loaded: Loaded) -> list[ledger.LedgerEntry]:
+        return [each for each in ledger.entries(loaded.properties) if each.stream_id == stream_id]
 
     def build(loaded: Loaded) -> tuple[Staged, ledger.LedgerEntry]:
-        entry = entry_of(loaded)
-        if entry is None:
+        entries, metadata = entries_of(loaded), loaded.table.metadata
+        if not entries:
             why = f"'{table}' has no such stream"
             raise TableError(f"Cannot forget stream '{stream_id}': {why}", table=table)
         # entries change only together with snapshots, so an unchanged head means an unchanged entry
-        same_head = AssertRefSnapshotId(ref=loaded.ref, snapshot_id=loaded.head.snapshot_id)
-        return loaded.staged([RemovePropertiesUpdate(removals=[entry.key])], same_head), entry
+        heads = {branch: metadata.refs.get(branch) for branch in (MAIN, *(each.branch for each in entries))}
+        same = (AssertRefSnapshotId(ref=name, snapshot_id=ref and ref.snapshot_id) for name, ref in heads.items())
+        return loaded.staged([RemovePropertiesUpdate(removals=[each.key for each in entries])], *same), entries[0]
 
     advice = f"Look whether `icesize streams {shlex.quote(table)}` still shows '{stream_id}'"
-    return MetadataChange(run_id, advice, build, lambda loaded: entry_of(loaded) is None)
+    return MetadataChange(run_id, advice, build, lambda loaded: not entries_of(loaded))
 
 
 def add_columns(

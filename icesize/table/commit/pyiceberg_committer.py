@@ -40,6 +40,7 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records import recent_commits
 from icesize.table.records.recent_commits import with_commit
 from icesize.table.records.summary import KIND, LEDGER, RUN_ID
+from icesize.table.state.streams import noted
 
 _RIGHTS = (
     "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "
@@ -75,7 +76,8 @@ _MAY_HAVE_LANDED = (408, 409)
 class PyIcebergCommitter:
     """Format versions 1 to 3, any catalog that PyIceberg opens, with or without Spark; one branch of a table.
 
-    `clock_ms` returns milliseconds since 1970 for snapshot timestamps. `store` caches manifests.
+    `clock_ms` returns milliseconds since 1970 for snapshot timestamps. `store` caches manifests. `creates` lets
+    the first commit create the branch, at the head of `main`.
     """
 
     catalog: Catalog
@@ -83,6 +85,7 @@ class PyIcebergCommitter:
     clock_ms: Callable[[], int]
     ref: str = MAIN
     store: ManifestStore = field(default_factory=ManifestStore)
+    creates: bool = False
     _lock_holder: str = field(default="", init=False)
 
     @property
@@ -91,7 +94,7 @@ class PyIcebergCommitter:
 
     def load(self) -> Loaded:
         self.table = opening.load_table(self.catalog, self.table.name())
-        return Loaded(on_branch(self.table, self.ref, self.name), self.ref, self.store)
+        return Loaded(on_branch(self.table, self.ref, self.name, creates=self.creates), self.ref, self.store)
 
     def stage(
         self, loaded: Loaded, request: CommitRequest, *, dry_run: bool = False
@@ -106,7 +109,9 @@ class PyIcebergCommitter:
                     done.append(each)
         entry, every = request.ledger, tuple(builders.values())
         if entry and done:
-            every[0].updates.append(SetPropertiesUpdate(updates={entry.key: entry.after(loaded.properties).to_json()}))
+            carried = next((each.carried for each in done if each.step.ref is None), None)
+            entry = noted(loaded.table.metadata, loaded.ref, entry, carried)
+            every[0].updates.append(SetPropertiesUpdate(updates={entry.key: entry.to_json()}))
         if done and loaded.hides_history:
             ids = [each.snapshot_id for each in done if each.snapshot_id is not None]
             recorded = with_commit(loaded.properties, request.run_id, ids)
@@ -208,4 +213,5 @@ def _done(step: Step, builder: SnapshotBuilder, request: CommitRequest) -> StepD
     if snapshot is None or snapshot.summary is None:
         return None
     operation, facts = snapshot.summary.operation.value, snapshot.summary.additional_properties
-    return StepDone(step, snapshot.snapshot_id, operation, facts, builder.written_bytes - before)
+    written_bytes, number = builder.written_bytes - before, snapshot.sequence_number or 0
+    return StepDone(step, snapshot.snapshot_id, operation, facts, written_bytes, number)

@@ -106,11 +106,10 @@ class SnapshotBuilder:
         self._writes = Together()
         self.written_bytes: int = 0
         self._facts: dict[str, EntryColumns] = {}
-        head = self._parent.snapshot_id if self._parent else None
-        self.requirements: list[TableRequirement] = [AssertRefSnapshotId(ref=ref, snapshot_id=head)]
-        if ref != MAIN and not table.metadata.snapshots:
-            # PyIceberg refuses to assert another branch of an empty table; main, which is asserted, has no head either
-            self.requirements.clear()
+        head = self._parent.snapshot_id if self._parent and (ref == MAIN or ref in table.metadata.refs) else None
+        # PyIceberg refuses to assert another branch of an empty table, whose main has no head either
+        asserted = ref if table.metadata.snapshots else MAIN
+        self.requirements: list[TableRequirement] = [AssertRefSnapshotId(ref=asserted, snapshot_id=head)]
         self.updates: list[TableUpdate] = []
         self._snapshots: list[Snapshot] = []
 

@@ -1,6 +1,8 @@
-"""The newest committed micro-batch of each stream: one small entry per stream, kept as a table property.
+"""The newest committed micro-batch of each stream: one small entry per stream and branch, kept as a table property.
 
-A property survives snapshot expiry. It changes only together with a snapshot, in the same commit. Snapshot summaries
+A property survives snapshot expiry. An entry names the snapshots that carried the newest batches, so that they count on
+each branch that has the snapshot (`icesize.table.state.streams`). Entries of earlier releases name none: they count on
+`main`. It changes only together with a snapshot, in the same commit. Snapshot summaries
 hold the same entry for users. Spark replays only the newest batch of a checkpoint, so the rule can be exact. An equal
 batch id is done, and a greater one is next (empty batches leave gaps). A smaller one means that the checkpoint was lost
 or replaced; it is refused, not skipped silently.
@@ -16,8 +18,10 @@ import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from icesize.errors import BatchError, BatchOutOfOrder, StreamMismatch
+from icesize.planning.files import MAIN
 
 PREFIX = "icesize.stream."
 VERSION = 1
@@ -26,6 +30,11 @@ MOST_RETIRED = 100
 
 Some catalogs keep at most 4,000 characters in a property, and this number needs less than half.
 """
+MOST_EARLIER = 30
+"""Most batches before the newest one that an entry records, in a third of these characters."""
+
+Carried = tuple[int, int]
+"""The snapshot that carried a batch: its id and its sequence number, 0 in format v1."""
 
 
 @dataclass(frozen=True)
@@ -37,31 +46,50 @@ class LedgerEntry:
         query_id: The id of the query, which Spark keeps in its checkpoint.
         batch_id: The number of the newest committed batch.
         retired: Short hashes of queries that wrote the stream before, newest last.
+        branch: The branch that the batch was committed to.
+        carried: The snapshot that carried the batch; None in entries of earlier releases.
+        earlier: Earlier batches of the query on this branch, newest last: number, snapshot, sequence number.
     """
 
     stream_id: str
     query_id: str
     batch_id: int
     retired: tuple[str, ...] = ()
+    branch: str = MAIN
+    carried: Carried | None = None
+    earlier: tuple[tuple[int, int, int], ...] = ()
+
+    KEYS: ClassVar[Mapping[str, str | None]] = {"carried": None, "earlier": None}
 
     def __str__(self) -> str:
-        return f"stream '{self.stream_id}', batch {self.batch_id}, of query {self.query_id}"
+        where = "" if self.branch == MAIN else f", on branch '{self.branch}'"
+        return f"stream '{self.stream_id}', batch {self.batch_id}, of query {self.query_id}{where}"
 
     @property
     def key(self) -> str:
-        """The table property that holds this stream's entry."""
-        return PREFIX + stream_hash(self.stream_id)
+        """The table property that holds this stream's entry of its branch."""
+        of_branch = "" if self.branch == MAIN else f".{stream_hash(self.branch)}"
+        return PREFIX + stream_hash(self.stream_id) + of_branch
 
     def to_json(self) -> str:
         """Return the property's value; `version` lets later releases change the format."""
         retired = {"retired": self.retired} if self.retired else {}
         facts = {"version": VERSION, "stream-id": self.stream_id, "query-id": self.query_id, "batch-id": self.batch_id}
-        return json.dumps({**facts, **retired})
+        where = {} if self.branch == MAIN else {"branch": self.branch}
+        carried = {"snapshot": self.carried} if self.carried else {}
+        earlier = {"earlier": self.earlier} if self.earlier else {}
+        return json.dumps({**facts, **where, **carried, **earlier, **retired})
 
     @property
     def alone(self) -> LedgerEntry:
-        """The entry without retired queries, as in snapshot summaries."""
-        return replace(self, retired=())
+        """The entry without retired queries and snapshots, as in snapshot summaries."""
+        return LedgerEntry(self.stream_id, self.query_id, self.batch_id)
+
+    @property
+    def batches(self) -> tuple[LedgerEntry, ...]:
+        """The entry at each batch that it records, oldest first, and itself as the last one."""
+        earlier = (replace(self, batch_id=batch, carried=(s, n), earlier=()) for batch, s, n in self.earlier)
+        return (*earlier, self)
 
     def after(self, properties: Mapping[str, str]) -> LedgerEntry:
         """Return this stream's entry in a table of these properties once the batch is committed."""
@@ -69,8 +97,10 @@ class LedgerEntry:
         if value is None:
             return self
         last = parse(value)
-        gone = last.retired if last.query_id == self.query_id else (*last.retired, stream_hash(last.query_id))
-        return replace(self, retired=gone[-MOST_RETIRED:])
+        if last.query_id != self.query_id:
+            return replace(self, retired=(*last.retired, stream_hash(last.query_id))[-MOST_RETIRED:])
+        newest = ((last.batch_id, *last.carried),) if last.carried else ()
+        return replace(self, retired=last.retired, earlier=(*last.earlier, *newest)[-MOST_EARLIER:])
 
 
 def check_names(stream_id: object, batch_id: object) -> None:
@@ -94,8 +124,12 @@ def parse(value: str) -> LedgerEntry:
         if data["version"] != VERSION:
             raise ValueError(f"version {data['version']}")
         retired = tuple(map(str, data.get("retired", ())))
-        return LedgerEntry(str(data["stream-id"]), str(data["query-id"]), int(data["batch-id"]), retired)
-    except (ValueError, KeyError, TypeError) as error:
+        names = str(data["stream-id"]), str(data["query-id"]), int(data["batch-id"])
+        carried = data.get("snapshot")
+        earlier = tuple((int(b), int(s), int(n)) for b, s, n in data.get("earlier", ()))
+        where = str(data.get("branch", MAIN)), None if carried is None else (int(carried[0]), int(carried[1]))
+        return LedgerEntry(*names, retired, *where, earlier)
+    except (ValueError, KeyError, IndexError, TypeError) as error:
         raise BatchError(
             f"Cannot read the ledger entry {value!r}: {error}; a newer icesize may have written it, "
             "or it was edited by hand (`icesize streams TABLE` shows it)"
@@ -108,8 +142,9 @@ def file_prefix(run_id: str, entry: LedgerEntry | None = None) -> str:
 
 
 def entries(properties: Mapping[str, str]) -> list[LedgerEntry]:
-    """Return the entries of all streams that have committed to a table, by stream id."""
-    return sorted((parse(v) for k, v in properties.items() if k.startswith(PREFIX)), key=lambda e: e.stream_id)
+    """Return the entries of all streams that have committed to a table, by stream id and branch."""
+    found = (parse(value) for key, value in properties.items() if key.startswith(PREFIX))
+    return sorted(found, key=lambda each: (each.stream_id, each.branch))
 
 
 def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkpoint: bool = False) -> bool:

@@ -15,5 +15,6 @@
   last merged; `after_batch` considers the last kind
 - `partition_values`: values of partition fields: as manifests store them, as Iceberg prints them, and as callers name
   them
+- `streams`: the batches of streams that a branch has, by the ledger and by the snapshots of the branch
 - `where`: the partitions that a filter selects, by columns of the table or fields of the partition spec
 """

@@ -19,7 +19,7 @@ from icesize.policy import RuledPolicy, SizePolicy
 from icesize.redaction import scrub
 from icesize.table.catalog import opening
 from icesize.table.catalog.access_errors import asking_again
-from icesize.table.catalog.branches import on_branch
+from icesize.table.catalog.branches import WAP_BRANCH, branch_of_session, on_branch
 from icesize.table.catalog.history import head_of
 from icesize.table.manifests.spill import spill_to
 from icesize.table.manifests.store import ManifestStore, store_of
@@ -34,7 +34,7 @@ PolicyArgument = SizePolicy | RuledPolicy | Mapping[str, object] | None
 class Current:
     """The current state of a table in its catalog, its policy, and warnings about suspicious settings.
 
-    The table is as readers of `branch` see it, which commits go to.
+    The table is as readers of `branch` see it, which commits go to. The first commit may create it.
     """
 
     table: Table
@@ -42,6 +42,7 @@ class Current:
     policy: SizePolicy
     warnings: tuple[str, ...]
     branch: str = MAIN
+    creates_branch: bool = False
 
     @property
     def uuid(self) -> str:
@@ -100,7 +101,7 @@ class Current:
 
 @dataclass
 class TableHandle:
-    """Catalog and name of a table, and its branch. `spark_conf` is checked for settings that icesize must refuse (WAP).
+    """Catalog and name of a table, and its branch, unless `spark_conf` names another one (write-audit-publish).
 
     `commit_lock` is held during each attempt of a commit, so that the commits of this process do not conflict.
     `concurrent_writers` remembers other writers' changes, and `store` caches manifests. Both are available after the
@@ -147,14 +148,22 @@ class TableHandle:
         """Return the state of this table that was loaded. Raises what `load` raises about tables and settings."""
         self.store = self.concurrent_writers.store = self.stores(str(table.metadata.table_uuid))
         opening.check_supported(table, self.spark_conf)
-        table = on_branch(table, self.branch, self.name)
+        of_session = branch_of_session(table.metadata, self.spark_conf)
+        if of_session and self.branch not in (MAIN, of_session):
+            raise TableError(
+                f"Cannot use branch '{self.branch}' of '{self.name}': the session sets '{WAP_BRANCH}' to "
+                f"'{of_session}'. Unset one of them",
+                table=self.name,
+            )
+        branch = of_session or self.branch
+        table = on_branch(table, branch, self.name, creates=of_session is not None)
         if environment and environment.spill_folder:
             self.store.spill = spill_to(environment.spill_folder, environment.limits.spill_bytes)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy, self.name)
         policy = policy_in(table.metadata.properties, policy)
         self._deadline_ms = policy.commit_deadline_ms
         warnings += [*unknown_properties(table.metadata.properties), *other_compactors(table.metadata, self.name)]
-        return Current(table, self.name, policy, tuple(warnings), self.branch)
+        return Current(table, self.name, policy, tuple(warnings), branch, of_session is not None)
 
     def _load(self, environment: Environment | None) -> Table:
         if environment is None:

@@ -18,14 +18,14 @@ from typing import Any, ClassVar, Protocol
 import pyarrow as pa
 
 from icesize import failpoints
-from icesize.errors import TableError
+from icesize.errors import TableError, UnsupportedTable
 from icesize.parquet.files.data_file import Results, Written
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.deletes.delete_reach import PartitionDeletes, plain_path
-from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey
+from icesize.planning.files import MAIN, FileFact, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
@@ -145,6 +145,7 @@ class Upserts:
         """
         rule = self.wanted.in_table(current.table.metadata, current.name)
         _check_streams(rule, current, batch.ledger)
+        _check_branch(rule, current)
         batch.watch.lap("load")
         current = self.prepare(batch, current)
         keys = self._keys(current.uuid, batch.environment.spill_folder)
@@ -198,6 +199,16 @@ def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None
             "too, and without 'order_by' the newer row of a key would depend on which batch is committed first. Name "
             "the columns of the order, or remove the other stream with `icesize streams TABLE --forget "
             f"{shlex.quote(others[0])}`",
+            table=current.name,
+        )
+
+
+def _check_branch(rule: UpsertRule, current: Current) -> None:
+    """Refuse remembered deletes on a branch: those of a branch that is thrown away would hide rows of `main`."""
+    if rule.tombstones_ms is not None and current.branch != MAIN:
+        raise UnsupportedTable(
+            f"Cannot upsert into branch '{current.branch}' of '{current.name}': the table remembers deletes, and they "
+            "would count on all branches. Upsert into 'main'",
             table=current.name,
         )
 

@@ -663,9 +663,9 @@ def test_wrong_names_are_told_when_the_table_is_opened(lake: SqlCatalog) -> None
     make_table(lake)
     with pytest.raises(TableNotFound, match=r"Cannot find table 'lake\.db\.tt'; did you mean 't'\?"):
         icesize.open(None, "db.tt", catalog=lake)
-    make_table(lake, name="db.wap", properties={"write.wap.enabled": "true"})
-    with pytest.raises(UnsupportedTable, match=r"write\.wap\.enabled"):
-        icesize.open(None, "lake.db.wap", catalog=lake)
+    make_table(lake, name="db.secret", properties={"encryption.key-id": "k"})
+    with pytest.raises(UnsupportedTable, match=r"encryption\.key-id"):
+        icesize.open(None, "lake.db.secret", catalog=lake)
 
 
 def test_a_catalog_that_does_not_answer_is_told_in_a_sentence(lake: SqlCatalog) -> None:

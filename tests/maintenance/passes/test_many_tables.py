@@ -348,12 +348,12 @@ def test_an_unknown_outcome_keeps_what_was_committed_before(lake: SqlCatalog) ->
 
 def test_names_that_are_no_tables_to_maintain_are_skipped(lake: SqlCatalog) -> None:
     """A table whose format icesize does not write is no failure; excluded names do not appear at all."""
-    table_of(lake, "wap", 3, **{"write.wap.enabled": "true"})
+    table_of(lake, "secret", 3, **{"encryption.key-id": "k"})
     table_of(lake, "temporary", 3)
     table_of(lake, "well", 3)
     report = run(lake, is_chosen=lambda name: not name.startswith("lake.db.temp"))
-    assert report.plan.skipped.keys() == {"lake.db.wap"}
-    assert (report.succeeded, files_of(lake)) == (True, {"temporary": 3, "wap": 3, "well": 1})
+    assert report.plan.skipped.keys() == {"lake.db.secret"}
+    assert (report.succeeded, files_of(lake)) == (True, {"secret": 3, "temporary": 3, "well": 1})
 
 
 def test_a_catalog_that_cannot_list_its_tables_is_an_error(lake: SqlCatalog) -> None:

@@ -153,7 +153,7 @@ def test_names_without_a_survey_are_named(mini: MiniRest) -> None:
     catalog = mini.catalog("lake")
     for name in ("db.good", "db.hidden", "db.damaged"):
         filled(catalog, name, 2)
-    filled(catalog, "db.wap", 1, **{"write.wap.enabled": "true"})
+    filled(catalog, "db.secret", 1, **{"encryption.key-id": "k"})
     filled(catalog, "db.wrong", 1, **{"icesize.policy.max-small-files": "many"})
     mini.views.add(("db", "view"))
     mini.forbidden.add(("db", "hidden"))
@@ -163,14 +163,14 @@ def test_names_without_a_survey_are_named(mini: MiniRest) -> None:
     assert [table.table for table in found.tables] == ["lake.db.good"]
     kinds = {".".join(skipped.name): skipped.kind for skipped in found.skipped}
     assert kinds == {
-        "db.damaged": "unreadable", "db.hidden": "unreadable", "db.view": "view", "db.wap": "unsupported",
-        "db.wrong": "unreadable",
+        "db.damaged": "unreadable", "db.hidden": "unreadable", "db.secret": "unsupported",
+        "db.view": "view", "db.wrong": "unreadable",
     }  # fmt: skip
     why = {skipped.name[-1]: skipped.why for skipped in found.skipped}
     assert why["hidden"].startswith(
         "ForbiddenError: ForbiddenException: Principal may not read db.hidden; the principal"
     )
-    assert "'write.wap.enabled' is true" in why["wap"]
+    assert "the table is encrypted" in why["secret"]
     assert "max-small-files" in why["wrong"]
 
 
