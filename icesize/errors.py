@@ -8,7 +8,7 @@
     │   ├── ClusteringOff          the table's clustering columns are no longer valid
     │   └── UnsupportedTable       a format, type or feature outside what icesize handles
     ├── BatchError             this micro-batch must not be committed
-    │   ├── BatchOutOfOrder        its id is smaller than the last committed one
+    │   ├── BatchOutOfOrder        its id is too small, or the branch lacks batches before it
     │   ├── StreamMismatch         another query already writes under this stream id
     │   ├── SchemaMismatch         its columns or values do not fit the table
     │   └── BatchInterrupted       its query was stopped before it was finished
@@ -87,7 +87,7 @@ class BatchError(IcesizeError):
 
 
 class BatchOutOfOrder(BatchError):
-    """The batch id is smaller than the last one committed for this stream."""
+    """The batch id is smaller than the last one committed for this stream, or the branch lacks batches before it."""
 
 
 class StreamMismatch(BatchError):

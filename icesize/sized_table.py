@@ -771,7 +771,8 @@ class SizedTable:
                 never expires. Ids count, not calls: a query that restarts for each batch also expires snapshots.
 
         Args: The query
-            accept_new_checkpoint: True accepts batches of another query under the same `stream_id`.
+            accept_new_checkpoint: True accepts batches of another query under the same `stream_id`, and batches after
+                others that were thrown away with their branch.
             query_id: The id of the query, if Spark does not provide it. Spark Connect needs it: a text that changes
                 with the checkpoint. None uses Spark's id, or the `stream_id` outside of a query.
             listener: Called with the report of each batch. It is also called with the report of each commit in the

@@ -33,6 +33,7 @@ from icesize.planning.plan import MergeTask
 from icesize.sized_table import SizedTable
 from icesize.spark.engine import launch
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.records.ledger import LedgerEntry
 from tests.support import tables
 from tests.support.command_line import Run
 from tests.support.row_deletes import delete_rows
@@ -610,3 +611,28 @@ def test_dry_runs_find_the_catalog_that_spark_would_have(table: Table, tmp_path:
     missing = run("compact", **{".uri": f"jdbc:sqlite:{tmp_path}/none.db"})
     assert (missing.exit_code, (tmp_path / "none.db").exists()) == (1, False)
     assert "Cannot open catalog 'lake': there is no file" in missing.stderr
+
+
+def test_a_branch_is_named(table: Table, run: Run, tmp_path: Path) -> None:
+    """--branch names the branch that a command reads and commits to; several tables have no branch in common."""
+    head = table.metadata.current_snapshot_id
+    assert "there is none. Create it: ALTER TABLE lake.db.t" in run("compact", "--branch", "audit").stderr
+    table.manage_snapshots().create_branch(head, "audit").commit()
+    assert run("compact", "--branch", "audit").exit_code == 0
+    assert (
+        json.loads(run("inspect", "--branch", "audit", "--json").stdout)["files"]
+        < json.loads(run("inspect", "--json").stdout)["files"]
+    )
+    after = tables.sqlite_catalog(tmp_path).load_table("db.t").metadata
+    assert after.current_snapshot_id == head
+    assert after.refs["audit"].snapshot_id != head
+    refused = run("scan", "--branch", "audit", name="lake")
+    assert (refused.exit_code, "--branch needs one table" in refused.stderr) == (2, True)
+
+
+def test_streams_of_branches_are_listed(table: Table, run: Run) -> None:
+    """streams names the branch of an entry if one is on another branch than main."""
+    entries = (LedgerEntry("s", "q", 7), LedgerEntry("s", "q", 9, branch="audit"))
+    with table.transaction() as changed:
+        changed.set_properties({entry.key: entry.to_json() for entry in entries})
+    assert run("streams").stdout == "s  query q  batch 9  branch audit\ns  query q  batch 7\n"
