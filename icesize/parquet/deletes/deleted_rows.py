@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap
 
@@ -12,6 +12,7 @@ from icesize.concurrency import NOT_AHEAD, Ahead
 from icesize.parquet.deletes.equality import EqualRows
 from icesize.parquet.deletes.positions import mark_named
 from icesize.parquet.deletes.vectors import mark_vectors, vectors_of
+from icesize.parquet.files.row_map import RowMap
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
@@ -25,12 +26,24 @@ class DeletedPositions:
     deleted rows. `equality_number` is the greatest sequence number of the applied equality delete files, 0 for none.
     Files written without these rows must carry at least this number, or the deletes would apply to them again. `named`
     has the data files that a position delete file names, by its path, for position delete files that name several and
-    were read as a whole.
+    were read as a whole. `by_equality` has those of the `positions` that only equality deletes name.
     """
 
     positions: Mapping[str, BitMap]
     equality_number: int = 0
     named: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    by_equality: Mapping[str, BitMap] = field(default_factory=dict)
+
+    @classmethod
+    def together(cls, parts: Iterable[DeletedPositions]) -> DeletedPositions:
+        """Return the deleted rows of different inputs; parts that have read the same delete file name the same."""
+        positions, named, by_equality, number = dict[str, BitMap](), dict[str, frozenset[str]](), dict[str, BitMap](), 0
+        for part in parts:
+            positions |= part.positions
+            named |= part.named
+            by_equality |= part.by_equality
+            number = max(number, part.equality_number)
+        return cls(positions, number, named, by_equality)
 
     @property
     def rows(self) -> int:
@@ -47,6 +60,10 @@ class DeletedPositions:
         `icesize.planning.deletes.delete_reach` explains the rule.
         """
         return max(self.equality_number, *(file.sequence_number for file in inputs))
+
+    def left_out_of(self, row_map: RowMap | None) -> RowMap | None:
+        """Return the map of a merge that left these rows out."""
+        return row_map and replace(row_map, left_out=self.positions, by_equality=self.by_equality)
 
 
 NONE_DELETED = DeletedPositions({})
@@ -79,9 +96,11 @@ def deleted_rows(
     with _ahead(deletes, settings, fetched) as ahead:
         mark_vectors(vectors, inputs, positions, settings.storage, ahead)
         named = mark_named(by_position, without_vector, positions, settings.storage, ahead)
+        before = {path: rows.copy() for path, rows in positions.items()} if by_equality else positions
         EqualRows(by_equality, partition, settings, fetched).mark(inputs, positions, ahead)
     number = max((delete.sequence_number for delete in by_equality), default=0)
-    return DeletedPositions({path: rows for path, rows in positions.items() if rows}, number, named)
+    equal = {path: rows - before[path] for path, rows in positions.items()} if by_equality else {}
+    return DeletedPositions({path: rows for path, rows in positions.items() if rows}, number, named, equal)
 
 
 @contextmanager

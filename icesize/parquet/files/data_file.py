@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from traceback import format_exception
 from typing import Generic, TypeVar, cast
 
+from icesize.parquet.files.row_map import RowMap
 from icesize.parquet.format.refusals import LOG, Refusal, is_internal
 from icesize.planning.files import DeleteFile, FileFact, FileId, PartitionKey
 
@@ -181,7 +182,7 @@ class MergeResult(Generic[F_co]):
     `bytes_copied` and `bytes_decoded` divide the bytes of `inputs`: `bytes_copied` were moved unchanged, and
     `bytes_decoded` were decoded and encoded again. The latter are whole input files, which `decode_reasons` counts by
     `icesize.parquet.format.refusals.Refusal`, and columns whose dictionaries differ. `pages_copied` counts the pages
-    that were moved one by one.
+    that were moved one by one. `row_map` is None if the places of the rows were not kept.
     """
 
     inputs: tuple[FileFact, ...]
@@ -192,6 +193,7 @@ class MergeResult(Generic[F_co]):
     decode_reasons: Mapping[str, int] = field(default_factory=dict)
     rows_deleted: int = 0
     named: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    row_map: RowMap | None = field(default=None, compare=False)
 
     def with_files(self, files: Iterable[G]) -> MergeResult[G]:
         """Return the same result with these files instead of its own."""

@@ -16,7 +16,7 @@ from icesize.parquet.files.metrics import leaves
 from icesize.parquet.files.partitioning import same, source_array, source_path, transform_steps
 from icesize.parquet.files.settings import WriteSettings, derived
 from icesize.parquet.ordering.curves import Words
-from icesize.parquet.ordering.sort_keys import as_key, sorted_positions, words_of
+from icesize.parquet.ordering.sort_keys import Rows, as_key, sorted_positions, words_of
 
 Rank = Callable[[pa.Array], pa.Array]
 
@@ -50,11 +50,13 @@ class Sorter:
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Return the same rows, sorted; return the table itself if it is sorted already."""
+        return self.arranged(rows)[0]
+
+    def arranged(self, rows: pa.Table) -> tuple[pa.Table, Rows]:
+        """Return the sorted rows, and the positions that they had."""
         words = [word for key in self._keys for word in key.words(rows)]
-        if not words:
-            return rows
-        order = sorted_positions(words)  # stable
-        return rows.take(pa.array(order)) if np.any(order[1:] < order[:-1]) else rows
+        order = sorted_positions(words) if words else np.arange(rows.num_rows)  # stable
+        return (rows.take(pa.array(order)) if np.any(order[1:] < order[:-1]) else rows), order
 
 
 @derived

@@ -6,14 +6,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from icesize.concurrency import workers
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import Merged, MergeResult, Results
 from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.row_map import Ordered
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.ordering.cluster_order import Cuts, Ranking, RowOrder, by_part
@@ -40,6 +43,10 @@ MOST_SHARES = 4
 """Most threads that order rows at the same time. They share the memory, and less than a quarter of it per thread would
 make small row groups.
 """
+
+_NUMBER = pa.field("number of the row for icesize", pa.uint32(), nullable=False)
+"""The last column of rows that wait: their place in the order of reading, of which `RowMap` is made. With 2**32 rows or
+more, it has no meaning."""
 
 Place = tuple[int, ...]
 """The place of a part in the order; one that was divided again has its parts below it."""
@@ -78,15 +85,19 @@ def write_clustered(
         sequence, live = deleted.merged_sequence_number(group.inputs), group.rows - deleted.rows
         target = Target(group.partition, live, job.group.outputs, order.sort_order_id, sequence)
         writing, counted = SortedFiles(target, job.new_files), Conservation(job.new_files.settings)
+        ordered = Ordered(live)
         for part in _Reading(job, order, moved, counted).parts(most_parts):
-            moved(part.write(order, writing))
+            moved(part.write(order, writing, ordered.write))
         files = counted.check(writing.close())
         written = sum(file.rows for file in files)
         if written != live:
             raise RewriteFailed(
                 f"Cannot cluster: {live} live rows went in and {written} came out, report this", path=None
             )
-    return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted.rows, named=deleted.named)
+    return MergeResult(
+        group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted.rows, named=deleted.named,
+        row_map=deleted.left_out_of(ordered.row_map(group.inputs)),
+    )  # fmt: skip
 
 
 def cluster_in_threads(
@@ -132,6 +143,26 @@ def _keys(order: RowOrder, rows: list[pa.Table]) -> pa.Table:
     return pa.concat_tables([order.keys(table) for table in rows])
 
 
+def numbered(tables: Iterable[pa.Table], numbers: npt.NDArray[np.uint32] | None = None) -> Iterator[pa.Table]:
+    """Yield the rows with a last column of numbers: the given ones, or those of the order of reading."""
+    first = 0
+    for table in tables:
+        end = first + table.num_rows
+        column = np.arange(first, end, dtype=np.uint32) if numbers is None else numbers[first:end]
+        yield table.append_column(_NUMBER, pa.array(column))
+        first = end
+
+
+def _take_numbers(tables: list[pa.Table]) -> npt.NDArray[np.uint32] | None:
+    """Remove the numbers of the rows from the tables, and return them; None if the rows have none."""
+    if not tables or tables[0].column_names[-1] != _NUMBER.name:
+        return None
+    numbers = pa.concat_arrays([chunk for table in tables for chunk in table.column(_NUMBER.name).chunks])
+    tables[:] = [table.drop_columns([_NUMBER.name]) for table in tables]
+    found: npt.NDArray[np.uint32] = numbers.to_numpy()
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class _Part:
     """Unordered rows in memory, and facts about the rows of `later` parts."""
@@ -140,9 +171,13 @@ class _Part:
     rows: list[pa.Table]
     later: SpilledRows
 
-    def write(self, order: RowOrder, files: SortedFiles) -> int:
-        """Write the rows in order, after those of earlier parts, and return their number."""
-        arranged = self.ranking.arrange(_keys(order, self.rows))
+    def write(self, order: RowOrder, files: SortedFiles, note: Callable[[npt.NDArray[Any]], object]) -> int:
+        """Write the rows in order, after those of earlier parts, and return their number.
+
+        `note` is called with their numbers in this order. Rows without numbers are all rows, in the order of reading.
+        """
+        numbers, arranged = _take_numbers(self.rows), self.ranking.arrange(_keys(order, self.rows))
+        note(arranged.order if numbers is None else numbers[arranged.order])
         files.write(self.rows, arranged, self.later.nan, self.later.arrow_bytes)
         return len(arranged.order)
 
@@ -184,7 +219,8 @@ class _Reading:
         self.job.fetched.fetch_remote(self.job.group.inputs)  # fetched once, for both the keys and the rows
         ranking, cuts = self._cuts(parts)
         with closing(Divided(self.order, self._settings, ranking)) as divided:
-            divided.put((), self._telling(self._read(self._settings, self.job.fetched, self.counted)), cuts.part_of)
+            tables = numbered(self._read(self._settings, self.job.fetched, self.counted))
+            divided.put((), self._telling(tables), cuts.part_of)
             yield from divided.parts()
 
     def _telling(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -218,12 +254,12 @@ class _Reading:
 
 
 class Divided:
-    """Rows by their part, on the local disk until their part is processed."""
+    """Rows by their part, with their numbers, on the local disk until their part is processed."""
 
     def __init__(self, order: RowOrder, settings: WriteSettings, ranking: Ranking) -> None:
         self._order, self._settings, self._ranking = order, settings, ranking
         self._limits = settings.limits
-        self._spill = Spill[Place](settings.arrow_schema)
+        self._spill = Spill[Place](settings.arrow_schema.append(_NUMBER))
         self._alike: set[Place] = set()
 
     def close(self) -> None:

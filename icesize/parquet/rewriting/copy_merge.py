@@ -12,6 +12,7 @@ from pyroaring import BitMap
 
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, MergeResult
 from icesize.parquet.files.new_files import NewFiles
+from icesize.parquet.files.row_map import RowMap
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.schema import Element
@@ -91,6 +92,7 @@ def copy_merge(
         bytes_copied=sum(output.bytes_copied for output in plan.outputs),
         pages_copied=sum(run.pages_copied for run in plan.runs),
         decode_reasons=dict(plan.decode_reasons),
+        row_map=RowMap([span for output in plan.outputs for span in output.spans]),
     )
 
 
@@ -143,27 +145,27 @@ def _copied(fact: FileFact, file: Candidate | Refusal, settings: WriteSettings) 
         return file
     if isinstance(file.judged, Refusal):
         return file.judged
-    copied, first_row_id = list[_Unit](), fact.first_row_id or 0
+    copied, first = list[_Unit](), 0
     for group, strategy in zip(file.footer.row_groups, file.judged, strict=True):
-        inherited = (first_row_id, fact.sequence_number) if settings.stores_lineage else None
-        copied.append(_Unit(fact, Part(file.source, file.footer, group, inherited=inherited), strategy))
-        first_row_id += group.rows
+        inherited = ((fact.first_row_id or 0) + first, fact.sequence_number) if settings.stores_lineage else None
+        span = (fact.path, first, first + group.rows)
+        copied.append(_Unit(fact, Part(file.source, file.footer, group, inherited=inherited, span=span), strategy))
+        first += group.rows
     return copied
 
 
 def _without(copied: Sequence[_Unit], deleted: BitMap) -> list[_Unit]:
     """Return the row groups of one file without deleted rows; row groups without live rows are omitted."""
-    found, first = list[_Unit](), 0
+    found = list[_Unit]()
     for unit in copied:
         if unit.part is None:
             continue
-        end = first + unit.part.group.rows
+        _, first, end = unit.part.span
         here = deleted & BitMap(range(first, end))
         if not here:
             found.append(unit)
         elif len(here) < unit.part.group.rows:
             found.append(_Unit(unit.fact, replace(unit.part, deleted=here.shift(-first)), CopyStrategy.PAGES))
-        first = end
     return found
 
 

@@ -12,6 +12,7 @@ from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
 from icesize.parquet.files.data_file import MergeResult, NewDataFile, Rewritten
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
+from icesize.parquet.files.row_map import Ordered, RowMap, in_order
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
 from icesize.parquet.ordering.sort_order import sorter_of
@@ -52,7 +53,8 @@ def merge(
             rows = f"{result.rows_in} rows went in, {deleted.rows} of them deleted"
             raise RewriteFailed(f"Cannot merge: {rows}, and {result.rows_out} came out, report this", path=None)
     files = tuple(replace(file, sequence_number=deleted.merged_sequence_number(group.inputs)) for file in result.files)
-    return replace(result, files=files, rows_deleted=deleted.rows, named=deleted.named)
+    row_map = deleted.left_out_of(result.row_map)
+    return replace(result, files=files, rows_deleted=deleted.rows, named=deleted.named, row_map=row_map)
 
 
 @dataclass(frozen=True)
@@ -124,15 +126,15 @@ def _decoded(job: Job, refused: Refusal) -> Rewritten:
     while True:
         try:
             with job.new_files.all_or_none():
-                files = _decoded_files(job, nan)
+                files, row_map = _decoded_files(job, nan)
         except LateNanError as late:
             nan |= late.nan  # again: the statistics of these columns must be left out from the start
         else:
             codes = {refused.value: len(group.inputs)}
-            return MergeResult(group.inputs, tuple(files), group.size_bytes, decode_reasons=codes)
+            return MergeResult(group.inputs, tuple(files), group.size_bytes, decode_reasons=codes, row_map=row_map)
 
 
-def _decoded_files(job: Job, nan: frozenset[int]) -> list[NewDataFile]:
+def _decoded_files(job: Job, nan: frozenset[int]) -> tuple[list[NewDataFile], RowMap | None]:
     """Write the live rows of all input files, in their order; columns of `nan` have no statistics.
 
     At most about one row group is held decoded. If the table has a sort order, up to `Limits.decoded_bytes` of rows are
@@ -143,14 +145,15 @@ def _decoded_files(job: Job, nan: frozenset[int]) -> list[NewDataFile]:
     live = read_inputs(group, settings, job.fetched, deleted.positions, counted)
     tables = Stream(live, settings.limits.decoded_bytes)
     outputs = output_rows(group.inputs, [*map(deleted.live_rows, group.inputs)], group.outputs)
-    files = [_output(job, tables, rows, nan) for rows in outputs if rows]
+    ordered = None if sorter_of(settings) is None else Ordered(sum(outputs))
+    files = [_output(job, tables, rows, nan, ordered) for rows in outputs if rows]
     for _ in tables.rest():  # reads to the end, where a file with more rows than its manifest records is noticed
         continue
-    return counted.check(files)
+    return counted.check(files), in_order(group.inputs) if ordered is None else ordered.row_map(group.inputs)
 
 
-def _output(job: Job, tables: Stream, rows: int, nan: frozenset[int]) -> NewDataFile:
-    """Write a file of the next rows."""
+def _output(job: Job, tables: Stream, rows: int, nan: frozenset[int], ordered: Ordered | None) -> NewDataFile:
+    """Write a file of the next rows, whose new places are noted if they are `ordered`."""
     settings, group = job.new_files.settings, job.group
     sorter = sorter_of(settings)
     size_bytes = group.size_bytes / max(1, group.rows) * rows
@@ -158,7 +161,9 @@ def _output(job: Job, tables: Stream, rows: int, nan: frozenset[int]) -> NewData
     encoder, left = None, rows
     while encoder is None or left:
         run = tables.take(left if sorter is not None else min(group_rows, left))
-        run = run if sorter is None else sorter(run)
+        if sorter is not None and ordered is not None:
+            run, order = sorter.arranged(run)
+            ordered.write_next(order)
         found = nan_columns(settings, run)
         if encoder is None:
             encoding = Encoding(dictionary_columns(settings, run), found | nan)

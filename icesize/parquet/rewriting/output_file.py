@@ -20,6 +20,7 @@ from icesize.concurrency import Ahead
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, NewDataFile
 from icesize.parquet.files.metrics import Leaf, describe, leaves
 from icesize.parquet.files.new_files import NewFiles
+from icesize.parquet.files.row_map import Span
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.fields import Statistics
 from icesize.parquet.format.footer import MAGIC, Chunk, Footer
@@ -79,6 +80,11 @@ class Contents:
     def parts(self) -> list[Part]:
         """All row groups that are copied."""
         return [*self.whole, *(part for run in self.runs for part in run.parts)]
+
+    @property
+    def spans(self) -> list[Span]:
+        """The rows in the order in which they are written."""
+        return [part.span for part in self.parts] + [(file.path, 0, file.rows) for file in self.decoded]
 
     @property
     def footers(self) -> list[Footer]:

@@ -6,8 +6,10 @@ import pickle
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
@@ -24,19 +26,27 @@ from icesize.planning.plan import MergeTask
 from icesize.spark.clustering.scatter import BlobHeader, rows_of
 from icesize.spark.engine.worker import names_of_task
 
+MOST_NUMBERED_ROWS = 2**26
+"""Most rows of a job whose places come back to the driver: 256 MiB of the 1 GiB that results of a job may have by
+Spark's default (`spark.driver.maxResultSize`). Groups with more than their share have no map of rows."""
+RowNumbers = list[npt.NDArray[np.uint32]]
+"""The numbers of rows among the live ones of their group, in the order in which they were written."""
 Gathered = list[NewDataFile] | MergeFailure
 """The files of a task assignment, or of all assignments of a group; a MergeFailure if there are none."""
 
 
-def cluster_alone(order: RowOrder, group: MergeTask, settings: WriteSettings, names: FileNames) -> Merged | None:
+def cluster_alone(
+    order: RowOrder, numbered_rows: int, group: MergeTask, settings: WriteSettings, names: FileNames
+) -> Merged | None:
     """Cluster a group in one task; return None, and leave no files, if one task cannot sort all rows.
 
-    Raises `RewriteFailed`.
+    A group with more than `numbered_rows` has no map of its rows. Raises `RewriteFailed`.
     """
     try:
-        return write_clustered(group, order, settings, names, most_parts=settings.limits.parts_of_one_task)
+        merged = write_clustered(group, order, settings, names, most_parts=settings.limits.parts_of_one_task)
     except TooLarge:
         return None
+    return merged if merged.rows_in <= numbered_rows else replace(merged, row_map=None)
 
 
 @dataclass(frozen=True)
@@ -61,8 +71,9 @@ class Destination:
 class Gather:
     """Sorts and writes the rows of each assignment of a task.
 
-    Yields the number of the assignment, `Gathered`, and counts of rows. Tasks that read rows of a group count them;
-    each task sends its counts to one assignment of the group.
+    Yields the number of the assignment, `Gathered`, counts of rows, and the numbers of the rows that were written, in
+    their order, if `keeps_numbers`. Tasks that read rows of a group count them; each task sends its counts to one
+    assignment of the group.
 
     Rows wait on the local disk until all have arrived. A task holds in memory one shuffle partition, and a second copy
     of its rows while they are concatenated. A partition that is much larger than planned is divided again.
@@ -72,8 +83,9 @@ class Gather:
     destinations: Mapping[int, Destination]
     order: RowOrder
     settings: WriteSettings
+    keeps_numbers: bool = True
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Gathered, list[Counts]]]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, Gathered, list[Counts], RowNumbers]]:
         failed: dict[int, MergeFailure] = {}
         counted: dict[int, list[Counts]] = defaultdict(list)
         with ExitStack() as waits:
@@ -90,9 +102,11 @@ class Gather:
                     else:
                         counted[number].append(header)
             for number in sorted({*waiting, *failed, *counted}):
-                yield number, failed.get(number) or self._write(number, waiting.get(number)), counted[number]
+                written: RowNumbers = []
+                found = failed.get(number) or self._write(number, waiting.get(number), written)
+                yield number, found, counted[number], written if self.keeps_numbers else []
 
-    def _write(self, number: int, divided: Divided | None) -> Gathered:
+    def _write(self, number: int, divided: Divided | None, written: RowNumbers) -> Gathered:
         if divided is None:
             return []
         assignment = self.assignments[number]
@@ -105,7 +119,7 @@ class Gather:
         try:
             with rewrite_failed("cluster rows of a shuffle"), new_files.all_or_none():
                 for part in divided.parts():
-                    part.write(self.order, files)
+                    part.write(self.order, files, written.append)
                 return files.close()
         except RewriteFailed as error:
             return MergeFailure.of(error, in_worker=True)

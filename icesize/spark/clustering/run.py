@@ -19,7 +19,7 @@ from icesize.maintenance.table_context import ClusterWork
 from icesize.parquet.files.data_file import Results
 from icesize.planning.files import PartitionKey
 from icesize.policy import SizePolicy
-from icesize.spark.clustering.gather import cluster_alone
+from icesize.spark.clustering.gather import MOST_NUMBERED_ROWS, cluster_alone
 from icesize.spark.clustering.shuffle import FILES_PER_ASSIGNMENT, Shuffle
 from icesize.spark.engine.jobs import ALL_CORES, Cores, GroupRewrite
 from icesize.table.cluster_settings import resolve
@@ -105,7 +105,7 @@ def run_clusters(
     If the function raises, for example `EngineUnavailable`, the owner of the work knows the files to remove.
     """
     groups, results, cancelled = work.groups, Results(), cancelled or threading.Event()
-    rewrite = partial(cluster_alone, work.order)
+    rewrite = partial(cluster_alone, work.order, MOST_NUMBERED_ROWS // max(1, len(groups)))
     run = GroupRewrite(
         "cluster files", groups, work.settings, work.owner, work.prefixes, rewrite, results, progress, cancelled
     )

@@ -18,13 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.deletes.deleted_rows import deleted_rows
+from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
 from icesize.parquet.files.data_file import MergeFailure
 from icesize.parquet.files.new_files import rewrite_failed
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.ordering.cluster_order import Cuts, RowOrder, by_part
 from icesize.parquet.reading.conservation import Conservation, Counts
 from icesize.parquet.reading.inputs import of_size, read_inputs
+from icesize.parquet.rewriting.cluster import numbered
 from icesize.parquet.writing.encoding import nan_columns
 from icesize.planning.plan import FileGroup
 from icesize.spark.engine.worker import Bins, bins_of, results_of
@@ -52,17 +53,15 @@ _FROM_BLOBS = pa.ipc.IpcReadOptions(use_threads=False)
 class KeySample:
     """Keys and counts from some input files of a group.
 
-    It has the keys of some live rows, the Arrow bytes of some whole rows, and the number of deleted rows. It also has
-    the data sequence number for the new files, and the data files that position delete files name
-    (`DeletedPositions.named`).
+    It has the keys of some live rows, the Arrow bytes of some whole rows, and the deleted rows. It also has the data
+    sequence number for the new files.
     """
 
     keys: pa.Table
     weighed_rows: int
     weighed_bytes: int
-    rows_deleted: int
+    deleted: DeletedPositions
     sequence_number: int
-    named: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +76,13 @@ class BlobHeader:
 class Division:
     """Destinations of the rows of a group: the numbers of task assignments, by shuffle partition.
 
-    A skewed partition has several assignments, which receive its rows in turn.
+    A skewed partition has several assignments, which receive its rows in turn. `numbers` has the number of the first
+    live row of each input file, by its path, among those of the group.
     """
 
     cuts: Cuts
     assignments: tuple[range, ...]
+    numbers: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class ScanKeys:
         weighed = next(whole, pa.table({}))
         sequence_number = deleted.merged_sequence_number(group.inputs)
         keys = pa.concat_tables(kept)
-        return KeySample(keys, weighed.num_rows, weighed.nbytes, deleted.rows, sequence_number, deleted.named)
+        return KeySample(keys, weighed.num_rows, weighed.nbytes, deleted, sequence_number)
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,9 @@ class Scatter:
         deleted = deleted_rows(group.inputs, self.settings, group.partition)
         counted = Conservation(self.settings)
         live = read_inputs(group, self.settings, deleted=deleted.positions, counted=counted)
-        for rows in of_size(live, limits.scattered_bytes, limits.sorted_rows):
+        firsts = ((division.numbers[file.path], deleted.live_rows(file)) for file in group.inputs)
+        numbers = np.concatenate([np.arange(first, first + rows, dtype=np.uint64) for first, rows in firsts])
+        for rows in of_size(numbered(live, numbers.astype(np.uint32)), limits.scattered_bytes, limits.sorted_rows):
             nan = nan_columns(self.settings, rows)
             for partition, some in by_part(rows, division.cuts.part_of(self.order.keys(rows))):
                 assignments = division.assignments[partition]

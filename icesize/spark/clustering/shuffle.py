@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 
 import numpy as np
@@ -15,14 +15,16 @@ from pyspark.sql import SparkSession
 
 from icesize.errors import RewriteFailed
 from icesize.maintenance.table_context import ClusterWork
+from icesize.parquet.deletes.deleted_rows import DeletedPositions
 from icesize.parquet.files.data_file import Merged, MergeFailure, MergeResult, NewDataFile, Results
+from icesize.parquet.files.row_map import Ordered
 from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking
 from icesize.parquet.reading.conservation import Conservation, Counts
 from icesize.parquet.rewriting.cluster import PART_SHARE
 from icesize.planning.file_counts import is_small_file, merged_files
 from icesize.planning.plan import MergeTask
-from icesize.spark.clustering.gather import Assignment, Destination, Gather, Gathered
+from icesize.spark.clustering.gather import MOST_NUMBERED_ROWS, Assignment, Destination, Gather, Gathered, RowNumbers
 from icesize.spark.clustering.scatter import BLOBS, Division, KeySample, ScanKeys, Scatter
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import Cores, balanced, bin_numbers, run_job
@@ -62,11 +64,15 @@ SKEWED = 2.0
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Writes each group of `work` by several tasks, more for more bytes; no job has more than `cores.tasks` tasks."""
+    """Writes each group of `work` by several tasks, more for more bytes; no job has more than `cores.tasks` tasks.
+
+    `numbers` has the numbers of the rows of each group in the order in which they were written.
+    """
 
     spark: SparkSession
     work: ClusterWork
     cores: Cores
+    numbers: dict[int, RowNumbers] = field(default_factory=dict)
 
     def run(self, cancelled: threading.Event) -> Results:
         """Return the result of each group; a group whose files were not written when the work was cancelled has none.
@@ -130,14 +136,19 @@ class Shuffle:
         """Return the result of a group, after a check of its row counts."""
         if isinstance(files, MergeFailure):
             return files
-        group, deleted = self.work.groups[number], sum(sample.rows_deleted for sample in samples)
-        rows, live = sum(file.rows for file in files), group.rows - deleted
+        group, deleted = self.work.groups[number], DeletedPositions.together(sample.deleted for sample in samples)
+        rows, live = sum(file.rows for file in files), group.rows - deleted.rows
         if rows != live:
             self.work.owner.delete(_paths(files))
             return MergeFailure(f"Cannot cluster: {live} live rows went in and {rows} came out, report this")
-        # Samples of several bins may have read the same delete file; each names all of its data files.
-        named = {path: names for sample in samples for path, names in sample.named.items()}
-        return MergeResult(group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted, named=named)
+        ordered, runs = Ordered(live), self.numbers.pop(number, [])
+        for run in runs:
+            ordered.write(run)
+        row_map = deleted.left_out_of(ordered.row_map(group.inputs)) if runs else None
+        return MergeResult(
+            group.inputs, tuple(files), group.size_bytes, rows_deleted=deleted.rows, named=deleted.named,
+            row_map=row_map,
+        )  # fmt: skip
 
     def _rewrite(
         self, samples: Mapping[int, Sequence[KeySample]], outputs_of: Mapping[int, int]
@@ -153,11 +164,14 @@ class Shuffle:
             ranking = self.work.order.fit(sample)
             share = math.ceil(slots * group.size_bytes / max(1, total))
             partitions = _least_partitions(found, group.rows, self.work.settings.limits)
-            divisions[n], outputs = divide(ranking, sample, partitions, outputs_of[n], share, len(assignments))
+            division, outputs = divide(ranking, sample, partitions, outputs_of[n], share, len(assignments))
+            divisions[n] = replace(division, numbers=_first_numbers(group, found))
             assignments += [Assignment(n, files) for files in outputs]
             sequence_number = max(sample.sequence_number for sample in found)
             destinations[n] = Destination(ranking, self.work.prefixes[n], group.partition, sequence_number)
-        return self._shuffle(divisions, Gather(assignments, destinations, self.work.order, self.work.settings))
+        keeps_numbers = sum(self.work.groups[n].rows for n in samples) <= MOST_NUMBERED_ROWS
+        gather = Gather(assignments, destinations, self.work.order, self.work.settings, keeps_numbers)
+        return self._shuffle(divisions, gather)
 
     def _shuffle(self, divisions: Mapping[int, Division], gather: Gather) -> dict[int, Gathered]:
         bins = self._bins(divisions)
@@ -167,8 +181,10 @@ class Shuffle:
         answers = run_job(to_tasks(blobs, tasks), gather, "cluster files")
         gathered: dict[int, list[Gathered]] = {n: [] for n in divisions}
         counted: dict[int, list[Counts]] = {n: [] for n in divisions}
-        for number, found, counts in sorted(answers, key=lambda answer: int(answer[0])):
+        self.numbers.update({n: [] for n in divisions})
+        for number, found, counts, written in sorted(answers, key=lambda answer: int(answer[0])):
             group = gather.assignments[number].group
+            self.numbers[group] += written
             gathered[group].append(found)
             counted[group] += counts
             self.work.owner.note(_paths(found))
@@ -184,6 +200,13 @@ class Shuffle:
             [(n, replace(self.work.groups[n], inputs=tuple(file for _, file in files))) for n, files in bin_]
             for bin_ in bins
         ]
+
+
+def _first_numbers(group: MergeTask, samples: Iterable[KeySample]) -> dict[str, int]:
+    """Return the number of the first live row of each input file, by its path."""
+    left_out = {path: len(rows) for sample in samples for path, rows in sample.deleted.positions.items()}
+    rows = [file.rows - left_out.get(file.path, 0) for file in group.inputs]
+    return {file.path: first for file, first in zip(group.inputs, accumulate(rows, initial=0), strict=False)}
 
 
 def checked(gathered: Iterable[Gathered], counts: Iterable[Counts], group: MergeTask, work: ClusterWork) -> Gathered:

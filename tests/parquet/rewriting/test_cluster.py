@@ -564,7 +564,7 @@ import pyarrow as pa
 from pyiceberg.types import DoubleType, LongType, StringType
 from icesize.parquet.ordering.cluster_order import RowOrder
 from icesize.parquet.files.uncommitted import Uncommitted
-from icesize.parquet.rewriting.cluster import cluster
+from icesize.parquet.rewriting.cluster import write_clustered
 from icesize.planning.cluster_by import SORT, ClusterBy
 from icesize.planning.files import PartitionKey
 from icesize.planning.plan import MergeTask
