@@ -8,13 +8,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from pyroaring import BitMap
+
 from icesize.environment import Environment
 from icesize.parquet.files.data_file import MergeResult, NewDataFile
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, Head, PartitionKey
 from icesize.policy import SizePolicy
 from icesize.table.commit.attempted_steps import CommitOutcome, commit_steps, steps_of
-from icesize.table.commit.conflicts import BASE_EXPIRED
+from icesize.table.commit.conflicts import DELETED, REMOVED, InputChange
 from icesize.table.commit.protocol import (
     Base,
     CatalogBusy,
@@ -175,17 +177,15 @@ class FakeLoaded:
     def misfit(self, schema: object, spec: object) -> str | None:
         return self.state.unfit
 
-    def lost_inputs(
-        self, base: Head, files: Collection[FileFact], beside_new: Collection[str], superseded: object = ()
-    ) -> dict[str, str]:
+    @property
+    def has_deletes(self) -> bool:
+        return bool(self.state.deleted)
+
+    def changed_inputs(self, base: Head, files: Collection[FileFact], own: object = None) -> dict[str, InputChange]:
         inputs = [file.path for file in files]
-        if self.state.head_id == base.snapshot_id:
-            return {}
-        if base.snapshot_id not in self.state.line & {i for i, _, _ in self.state.snapshots}:
-            return dict.fromkeys(inputs, BASE_EXPIRED)
-        lost = {v: "another writer removed a file of it" for v in inputs if v not in self.state.live}
-        hit = {v for v in inputs if self.state.deleted.get(v, 0) > base.sequence_number}
-        return dict.fromkeys(hit, "another writer deleted rows of it") | lost
+        lost = {v: InputChange(REMOVED, is_live=False) for v in inputs if v not in self.state.live}
+        hit = {v for v in inputs if v in self.state.deleted}
+        return dict.fromkeys(hit, InputChange(DELETED, deleted=BitMap([0]))) | lost
 
     def later_than(self, before: FakeLoaded) -> bool:
         mine, theirs = self.state, before.state

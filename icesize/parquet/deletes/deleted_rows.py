@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap
 
-from icesize.concurrency import NOT_AHEAD, Ahead
+from icesize.concurrency import NOT_AHEAD, Ahead, requests_at_once
 from icesize.parquet.deletes.equality import EqualRows
 from icesize.parquet.deletes.positions import mark_named
 from icesize.parquet.deletes.vectors import mark_vectors, vectors_of
@@ -16,6 +16,7 @@ from icesize.parquet.files.row_map import RowMap
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
+from icesize.storage.table_storage import Storage
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,21 @@ def deleted_rows(
     number = max((delete.sequence_number for delete in by_equality), default=0)
     equal = {path: rows - before[path] for path, rows in positions.items()} if by_equality else {}
     return DeletedPositions({path: rows for path, rows in positions.items() if rows}, number, named, equal)
+
+
+def rows_named(deletes: Mapping[FileFact, Sequence[DeleteFile]], storage: Storage) -> dict[str, BitMap]:
+    """Return the rows of data files, which may be of different partitions, that these delete files name, by path.
+
+    The delete files of each data file are position deletes or a vector. Raises the errors of `deleted_rows`.
+    """
+    positions = {file.path: BitMap() for file in deletes}
+    every = {delete.id: delete for some in deletes.values() for delete in some}
+    vectors = {file.path: delete for file, some in deletes.items() for delete in some if delete.is_vector}
+    with closing(Ahead(max(1, min(requests_at_once(), len(every))))) as ahead:
+        mark_vectors(vectors, [*deletes], positions, storage, ahead)
+        others = [delete for delete in every.values() if not delete.is_vector]
+        mark_named(others, [file for file in deletes if file.path not in vectors], positions, storage, ahead)
+    return positions
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.table.catalog.access_errors import brief
 from icesize.table.commit.attempts import Attempts, Change
+from icesize.table.commit.carried_deletes import CarriedDeletes
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.protocol import CommitRequest, Committer, ConcurrentChange, Step, StepDone
 from icesize.table.commit.steps.absorb import Absorb
@@ -37,12 +38,18 @@ A slower merge is dropped, because each retry would repeat that work.
 
 
 def steps_of(
-    new: Iterable[NewDataFile] | RowDelta, merged: Iterable[Merged] = (), absorbed: Iterable[FileFact] = ()
+    new: Iterable[NewDataFile] | RowDelta,
+    merged: Iterable[Merged] = (),
+    absorbed: Iterable[FileFact] = (),
+    carrier: CarriedDeletes | None = None,
 ) -> tuple[Step, ...]:
-    """Return the steps for new rows and for merges. New files also hold the rows of `absorbed` files."""
+    """Return the steps for new rows and for merges. New files also hold the rows of `absorbed` files.
+
+    `carrier` is that of `Merge`.
+    """
     groups, older = tuple(merged), tuple(absorbed)
     rows = [new] if isinstance(new, RowDelta) else _steps_of_files(tuple(new), older)
-    return (*rows, *([Merge(groups)] if groups else ()))
+    return (*rows, *([Merge(groups, carrier)] if groups else ()))
 
 
 def _steps_of_files(files: tuple[NewDataFile, ...], older: tuple[FileFact, ...]) -> list[Step]:
@@ -91,8 +98,8 @@ class CommitOutcome:
 
     @property
     def merged(self) -> tuple[Merged, ...]:
-        """Groups of files that merges have replaced."""
-        return tuple(group for step in self.done_by(Merge) for group in step.groups)
+        """Groups of files that merges have replaced, without input files that others had removed."""
+        return tuple(group for step in self.done_by(Merge) for group in step.done)
 
 
 def commit_steps(

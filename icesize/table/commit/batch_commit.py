@@ -13,6 +13,7 @@ from icesize.parquet.files.data_file import (
     Merged,
     Results,
 )
+from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted, uncommitted
 from icesize.planning.files import PartitionKey
@@ -23,6 +24,7 @@ from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.attempted_steps import CommitOutcome, commit_steps, steps_of, validated
 from icesize.table.commit.attempts import Attempts, Change
 from icesize.table.commit.batch_report import BatchOutcome, MergeResults, WrittenBatch, outcome_of
+from icesize.table.commit.carried_deletes import CarriedDeletes
 from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, CommitRequest, Committer, Step
@@ -87,15 +89,18 @@ def commit_written(written: WrittenBatch, batch: Batch, environment: Environment
     merged = with_carried_over_metrics(written.merges.merged, appended, current.table.io, current.settings)
     failpoints.reach("files-written")
     metadata = current.table.metadata
-    request = CommitRequest(
-        current.uuid, batch.run_id,
-        Base(written.layout.head, metadata.schema(), metadata.spec(), metadata.format_version),
-        (*steps_of(written.delta or appended, merged, written.rows.absorbed), *written.beside), batch.ledger,
-        batch.accept_new_checkpoint,
-    )  # fmt: skip
-    check_still_there(batch.handle, sorted(request.paths()), batch.watch)
-    request = replace(request, summary=_work_summary(written, merged, batch.watch.seconds["total"]))
-    outcome = commit_request(batch.handle, current, request, environment) if request.steps else CommitOutcome()
+    storage, prefix = Storage.of(current.table.io), file_prefix(batch.run_id, batch.ledger)
+    with uncommitted(storage, prefix, environment) as (owner, telling):
+        carrier = CarriedDeletes(current.settings, FileNames(prefix, 0, 0, owner))
+        request = CommitRequest(
+            current.uuid, batch.run_id,
+            Base(written.layout.head, metadata.schema(), metadata.spec(), metadata.format_version),
+            (*steps_of(written.delta or appended, merged, written.rows.absorbed, carrier), *written.beside),
+            batch.ledger, batch.accept_new_checkpoint,
+        )  # fmt: skip
+        check_still_there(batch.handle, sorted(request.paths()), batch.watch)
+        request = replace(request, summary=_work_summary(written, merged, batch.watch.seconds["total"]))
+        outcome = commit_request(batch.handle, current, request, telling) if request.steps else CommitOutcome()
     batch.watch.lap("commit")
     return outcome
 

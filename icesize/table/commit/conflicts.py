@@ -1,45 +1,87 @@
-"""The check for conflicts: input files that other writers have changed since the plan must not be replaced."""
+"""What others did to the input files of a step since they were read: one state of the table compared with another.
+
+States are compared, not histories. A file is the same if it is listed once, with the numbers that it had. What matters
+of the deletes is which of them apply to the file now, and which did when it was read. So it makes no difference whether
+the snapshot that a step was planned on has expired, or is on the branch at all.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.snapshots import Snapshot
+from pyroaring import BitMap
 
 from icesize.errors import RewriteFailed
-from icesize.parquet.deletes.positions import paths_named
-from icesize.planning.deletes.delete_reach import PENDING, PartitionDeletes, only_path, plain_path
-from icesize.planning.files import DeleteFile, FileFact, FileId
+from icesize.parquet.deletes.deleted_rows import rows_named
+from icesize.planning.deletes.delete_reach import PENDING, PartitionDeletes, plain_path
+from icesize.planning.files import DeleteFile, FileFact, FileId, PartitionKey
 from icesize.storage.locations import normalised
 from icesize.storage.table_storage import Storage
-from icesize.table.manifests.delete_index import DeleteIndex
-from icesize.table.manifests.entries import ADDED
+from icesize.table.manifests.delete_index import DeleteIndex, read_deletes
 from icesize.table.manifests.manifest_lists import Manifests, manifests_in
 from icesize.table.manifests.store import ManifestStore
 
-BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
-"""Reason to drop a step if the fate of its input files is unknown.
-
-Sequence numbers order changes after a snapshot only among its descendants.
-"""
-_REMOVED = "another writer removed a file of it"
-_DELETED = "another writer deleted rows of it"
+REMOVED = "another writer removed a file of it"
+DELETED = "another writer deleted rows of it"
+LISTED_AGAIN = "another writer listed a file of it again"
+DELETES_REMOVED = "another writer removed deletes of it"
 
 
 @dataclass(frozen=True)
-class ConflictCheck:
-    """A comparison of the manifests at the head of a branch with those of the snapshot that a step was planned on.
+class InputChange:
+    """What a state says of an input file, if it differs from what was known when the file was read.
+
+    Attributes:
+        why: The change in words.
+        is_live: The state lists the file.
+        can_be_followed: False for a change that only a new plan can respect.
+        equality_number: The least sequence number of the unknown equality deletes that apply to the file.
+        deleted: Rows that position deletes and vectors delete: unknown ones, or all if some deletes were lost.
+        lost_positions: Position deletes that applied to the file do not any more; others may have the same rows.
+        lost_equality: Equality deletes that applied to the file do not any more.
+    """
+
+    why: str
+    is_live: bool = True
+    can_be_followed: bool = True
+    equality_number: int | None = None
+    deleted: BitMap = field(default_factory=BitMap)
+    lost_positions: bool = False
+    lost_equality: bool = False
+
+
+@dataclass(frozen=True)
+class OwnDeletes:
+    """What earlier steps of the same commit change: delete files that they remove, and new ones by `plain_path`."""
+
+    replaced: frozenset[FileId] = frozenset()
+    new: Mapping[str, tuple[DeleteFile, ...]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.replaced or self.new)
+
+
+NO_OWN_DELETES = OwnDeletes()
+
+
+@dataclass(frozen=True)
+class InputCheck:
+    """A comparison of input files, as a plan knew them, with the head of a branch after earlier steps of the commit.
 
     Attributes:
         io: The table's file access.
         store: Cache of manifest facts.
         specs: The table's partition specs by id.
         manifests: The manifests at the head.
-        base: The snapshot that the step was planned on; None if the known history of the branch does not contain it.
+        base: The snapshot that the files were read in; None if it has expired. Its manifests are not read again.
+        own: What earlier steps change.
     """
 
     io: FileIO
@@ -47,111 +89,109 @@ class ConflictCheck:
     specs: Mapping[int, PartitionSpec]
     manifests: Manifests
     base: Snapshot | None
+    own: OwnDeletes = NO_OWN_DELETES
+    _made: dict[tuple[PartitionKey, int], tuple[PartitionDeletes, PartitionDeletes]] = field(default_factory=dict)
 
-    def lost(self, inputs: Collection[FileFact], beside_new: Collection[str]) -> dict[str, str]:
-        """Return the input files that must not be replaced any more: path to reason.
-
-        Args:
-            inputs: Files that the base listed.
-            beside_new: Paths of the inputs whose rows go into files that existing equality deletes do not reach.
-        """
-        by_path = {file.path: file for file in inputs}
-        base, known = self.base, set[str]()
-        try:
-            known = {m.manifest_path for m in manifests_in(base, self.io, self.specs)}
-        except FileNotFoundError:  # the base expired after the head was loaded
-            base = None
-        if base is None:
-            return dict.fromkeys(by_path, BASE_EXPIRED)
-        lost = dict.fromkeys(by_path.keys() - self._live(inputs), _REMOVED)
-        again = (path for path in self._added_beside(known) if path in by_path)
-        lost |= dict.fromkeys(again, "another writer listed a file of it again")
-        left = [file for path, file in by_path.items() if path not in lost]
-        newer = self._newly_deleted(left, base.sequence_number or 0, beside_new)
-        return lost | dict.fromkeys(newer, _DELETED)
-
-    def changed(
-        self, inputs: Collection[FileFact], beside_new: Collection[str], planned_on: int, superseded: Collection[FileId]
-    ) -> dict[str, str]:
-        """Return the input files that must not be replaced any more, whatever the history was: path to reason.
-
-        Each must be listed once, with the same numbers and the deletes that the plan knew. Only deletes that the new
-        files are subject to as well may have come since: equality deletes above the number of the planned head.
-
-        Args:
-            inputs: Files that the head of the plan listed, with their deletes.
-            beside_new: As in `lost`.
-            planned_on: Sequence number of that head.
-            superseded: Ids of delete files that earlier steps of the same commit remove.
-        """
-        now = defaultdict[str, list[FileFact]](list)
-        for file in self.store.listed_files(self.io, self.manifests.data, {file.path for file in inputs}):
-            now[normalised(file.path)].append(file)
-        index = DeleteIndex.of(self.store, self.io, self.manifests.deletes, self.specs)
-        lost, hit = dict[str, str](), defaultdict[DeleteFile, list[FileFact]](list)
-        # all files of a partition share their deletes
-        sharing = {id(file.deletes): file for file in inputs}
-        planned = {
-            number: (PartitionDeletes(file.deletes), file.delete_ids.union(superseded))
-            for number, file in sharing.items()
-        }
+    def changes(self, inputs: Collection[FileFact]) -> dict[str, InputChange]:
+        """Return the changes of those input files that have changed, by path. Reads the delete files that are new."""
+        found, unclear = dict[str, InputChange](), dict[FileFact, tuple[InputChange, Sequence[DeleteFile]]]()
+        listings = self._listings(inputs)
         for file in inputs:
-            found = now[normalised(file.path)]
-            if [(f.sequence_number, f.first_row_id) for f in found] != [(file.sequence_number, file.first_row_id)]:
-                lost[file.path] = "another writer listed a file of it again" if found else _REMOVED
-            deletes, known = planned[id(file.deletes)]
-            applied = {delete.id for delete in deletes.applying(file) if delete.sequence_number < PENDING}
-            applying = {delete.id: delete for delete in index.of_partition(file.partition).applying(file)}
-            if applied - applying.keys():
-                lost[file.path] = "another writer removed deletes of it"
-            for delete in (applying[each] for each in applying.keys() - known):
-                if not (delete.equality_ids and delete.sequence_number > planned_on and file.path not in beside_new):
-                    hit[delete].append(file)
-        deleted = (file.path for delete, files in hit.items() for file in self._really_hit(delete, files))
-        return dict.fromkeys(deleted, _DELETED) | lost
+            numbers = listings.get(normalised(file.path), [])
+            if not numbers:
+                found[file.path] = InputChange(REMOVED, is_live=False)
+            elif numbers != [_numbers(file)]:
+                found[file.path] = InputChange(LISTED_AGAIN, can_be_followed=False)
+            elif (change := self._of_deletes(file)) is not None:
+                unclear[file] = change
+        return found | self._with_rows(unclear)
 
-    def _live(self, inputs: Collection[FileFact]) -> set[str]:
-        """Return the paths of live input files.
-
-        Manifests never change, so an input file is live if its manifest is still listed. The other manifests are
-        searched for the remaining files.
-        """
-        listed, looked_at = {m.manifest_path for m in self.manifests.data}, {file.manifest_path for file in inputs}
-        live = {file.path for file in inputs if file.manifest_path in listed}
-        missing = {file.path for file in inputs} - live
-        others = (m for m in self.manifests.data if missing and m.manifest_path not in looked_at)
-        return live.union(missing.intersection(self.store.listed(self.io, others, missing)))
-
-    def _added_beside(self, known: Collection[str]) -> Iterator[str]:
-        """Yield files that manifests outside `known` list as new. They must not be removed while that listing stays."""
-        for manifest in self.manifests.data:
-            if manifest.manifest_path not in known:
-                changes = self.store.changes(self.io, manifest)
-                yield from changes.paths(changes.changed_by(manifest.added_snapshot_id, ADDED))
-
-    def _newly_deleted(self, inputs: Sequence[FileFact], above: int, beside_new: Collection[str]) -> Iterator[str]:
-        """Yield input files that deletes with a sequence number greater than `above` apply to.
-
-        A merge would bring the deleted rows back. Position deletes always count. Equality deletes count only if the
-        rows go into a file that such deletes do not reach (`icesize.planning.deletes.delete_reach`).
-        """
-        index = DeleteIndex.of(self.store, self.io, self.manifests.deletes, self.specs, above)
-        hit: defaultdict[DeleteFile, list[FileFact]] = defaultdict(list)
+    def _listings(self, inputs: Collection[FileFact]) -> Mapping[str, list[tuple[int, int | None]]]:
+        """Return the numbers in each live entry of an input file. Manifests of the base are known."""
+        listed, known = {m.manifest_path for m in self.manifests.data}, self._known
+        seen = {file.manifest_path for file in inputs} if known is None else known.keys()
+        found = defaultdict[str, list[tuple[int, int | None]]](list)
         for file in inputs:
-            for delete in index.of_partition(file.partition).applying(file):
-                if file.path in beside_new or not delete.equality_ids:
-                    hit[delete].append(file)
-        return (file.path for delete, files in hit.items() for file in self._really_hit(delete, files))
+            if file.manifest_path in listed:
+                found[normalised(file.path)].append(_numbers(file))
+        others = [manifest for manifest in self.manifests.data if manifest.manifest_path not in seen]
+        for file in self.store.listed_files(self.io, others, {file.path for file in inputs}):
+            found[normalised(file.path)].append(_numbers(file))
+        return found
 
-    def _really_hit(self, delete: DeleteFile, files: Sequence[FileFact]) -> Sequence[FileFact]:
-        """Return the files that the delete file names.
-
-        Path bounds match too many files, and Iceberg omits them if a delete file names several.
-        """
-        if delete.equality_ids or only_path(delete) is not None:
-            return files
+    @cached_property
+    def _known(self) -> dict[str, ManifestFile] | None:
+        """The manifests of the base; None if it has expired."""
+        if self.base is None:
+            return None
         try:
-            named = paths_named(delete, Storage.of(self.io), [file.path for file in files])
-        except RewriteFailed:  # unreadable: assume that the delete file names all of them
-            return files
-        return [file for file in files if plain_path(file.path) in named]
+            return {manifest.manifest_path: manifest for manifest in manifests_in(self.base, self.io, self.specs)}
+        except FileNotFoundError:  # it expired after the head was loaded
+            return None
+
+    @cached_property
+    def _new_deletes(self) -> DeleteIndex:
+        """The deletes of manifests that the base lacks."""
+        manifests = (m for m in self.manifests.deletes if self._known is None or m.manifest_path not in self._known)
+        return DeleteIndex.of(self.store, self.io, manifests, self.specs)
+
+    @cached_property
+    def _gone_deletes(self) -> frozenset[FileId]:
+        """The deletes of manifests that only the base has."""
+        listed, known = {m.manifest_path for m in self.manifests.deletes}, self._known or {}
+        gone = [m for m in known.values() if m.content == ManifestContent.DELETES and m.manifest_path not in listed]
+        return frozenset(delete.id for manifest in gone for delete in read_deletes(self.store, self.io, manifest))
+
+    def _of_deletes(self, file: FileFact) -> tuple[InputChange, Sequence[DeleteFile]] | None:
+        """Return the change of the deletes of a live file, and the delete files whose rows count; None without any."""
+        known, listed = self._partition_deletes(file)
+        own = self.own.new.get(plain_path(file.path), ())
+        if known is listed and not own:
+            return None
+        before, now = {each.id: each for each in known.applying(file)}, listed.applying(file)
+        if own:  # beside a vector, readers ignore position deletes
+            now = [*(each for each in now if each.equality_ids or not any(d.is_vector for d in own)), *own]
+        new, ids = [each for each in now if each.id not in before], {each.id for each in now}
+        lost = [each for each in before.values() if each.id not in ids]
+        if not (new or lost):
+            return None
+        change = InputChange(
+            DELETED if new else DELETES_REMOVED,
+            equality_number=min((each.sequence_number for each in new if each.equality_ids), default=None),
+            lost_positions=any(not each.equality_ids for each in lost),
+            lost_equality=any(each.equality_ids for each in lost),
+        )
+        return change, [each for each in (now if lost else new) if not each.equality_ids]
+
+    def _partition_deletes(self, file: FileFact) -> tuple[PartitionDeletes, PartitionDeletes]:
+        """Return the deletes of a file's partition that were known, and those that the state lists; once if equal."""
+        key = file.partition, id(file.deletes)
+        if key not in self._made:
+            known, index = {each.id: each for each in file.deletes}, self._new_deletes
+            added = {each.id: each for each in index.of_partition(file.partition).files}
+            gone = known.keys() - added.keys() if self._known is None else known.keys() & self._gone_deletes
+            gone = {*gone, *(known.keys() | added.keys()) & self.own.replaced}
+            gone |= {each.id for each in known.values() if each.sequence_number == PENDING}
+            before = PartitionDeletes(file.deletes)
+            listed = [each for each in (known | added).values() if each.id not in gone]
+            is_same = len(listed) == len(known) and not gone and not added.keys() - known.keys()
+            self._made[key] = before, before if is_same else PartitionDeletes(listed)
+        return self._made[key]
+
+    def _with_rows(
+        self, unclear: Mapping[FileFact, tuple[InputChange, Sequence[DeleteFile]]]
+    ) -> dict[str, InputChange]:
+        """Return the changes with the rows of the delete files; a file of which none of these names a row is the same.
+
+        The bounds of paths match too many files, and Iceberg omits them if a delete file names several.
+        """
+        try:
+            rows = rows_named({file: deletes for file, (_, deletes) in unclear.items()}, Storage.of(self.io))
+        except RewriteFailed:  # unreadable: any row of them may be deleted
+            return {file.path: replace(change, can_be_followed=False) for file, (change, _) in unclear.items()}
+        changes = {file.path: replace(change, deleted=rows[file.path]) for file, (change, _) in unclear.items()}
+        return {path: change for path, change in changes.items() if change != InputChange(DELETED)}
+
+
+def _numbers(file: FileFact) -> tuple[int, int | None]:
+    return file.sequence_number, file.first_row_id

@@ -13,9 +13,9 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableRequirement, TableUpdate
 
-from icesize.planning.files import MAIN, FileFact, FileId, Head
+from icesize.planning.files import MAIN, FileFact, Head
 from icesize.table.catalog.history import head_of, head_snapshot, hides_history, known_ancestors, summary_of
-from icesize.table.commit.conflicts import ConflictCheck
+from icesize.table.commit.conflicts import NO_OWN_DELETES, InputChange, InputCheck, OwnDeletes
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.manifests.file_columns import EntryColumns
 from icesize.table.manifests.manifest_lists import Manifests, manifests_of
@@ -102,6 +102,11 @@ class Loaded:
         """The manifests at the head of the branch."""
         return self._manifests_of(self.ref)
 
+    @property
+    def has_deletes(self) -> bool:
+        """True if the branch has delete files."""
+        return bool(self.manifests.deletes)
+
     def _manifests_of(self, ref: str) -> Manifests:
         metadata = self.table.metadata
         return manifests_of(head_snapshot(metadata, ref), self.table.io, metadata.specs())
@@ -143,22 +148,16 @@ class Loaded:
         metadata = self.table.metadata
         return misfit(schema, metadata.schema()) or misfit_spec(spec, metadata.specs())
 
-    def lost_inputs(
-        self,
-        base: Head,
-        inputs: Collection[FileFact],
-        beside_new: Collection[str],
-        superseded: Collection[FileId] = (),
-    ) -> dict[str, str]:
-        """Return the input files that must not be replaced any more, with reasons: see `ConflictCheck`."""
-        if not inputs or self.head.snapshot_id == base.snapshot_id:
+    def changed_inputs(
+        self, base: Head, inputs: Collection[FileFact], own: OwnDeletes = NO_OWN_DELETES
+    ) -> dict[str, InputChange]:
+        """Return the changes of the input files since the base, by path, for those that have changed: `InputCheck`."""
+        if not inputs or (self.head.snapshot_id == base.snapshot_id and not own):
             return {}
-        # a base proves nothing about the head if the branch has left it
-        specs, snapshot = self.table.metadata.specs(), self.snapshot_of(base)
-        check = ConflictCheck(self.table.io, self.store, specs, self.manifests, snapshot)
-        if self.hides_history:
-            return check.changed(inputs, beside_new, base.sequence_number, superseded)
-        return check.lost(inputs, beside_new)
+        metadata = self.table.metadata
+        snapshot = next((each for each in metadata.snapshots if each.snapshot_id == base.snapshot_id), None)
+        check = InputCheck(self.table.io, self.store, metadata.specs(), self.manifests, snapshot, own)
+        return check.changes(inputs)
 
     def has_left(self, base: Head) -> bool:
         """Return True if the branch shows its history, and the earlier head is not in it."""

@@ -123,7 +123,7 @@ Rewrite = Callable[[WriteSettings, tuple[FileFact, ...], int], MergeResult[NewDa
 @pytest.mark.parametrize("rewrite", [copied, decoded, in_sort_order, clustered, in_parts])
 @pytest.mark.parametrize("seed", range(6))
 def test_deleted_rows_are_followed_into_the_outputs(tmp_path: Path, rewrite: Rewrite, seed: int) -> None:
-    """Copied, decoded, sorted, clustered, in memory and by parts on the disk, with and without rows that are left out."""
+    """Copied, decoded, sorted, clustered, in memory and on the disk, with and without rows that are left out."""
     chance = random.Random(seed)
     options = settings_of(tmp_path, COLUMNS)
     check(rewrite(options, inputs_of(options, chance), chance.randrange(1, 4)), chance)

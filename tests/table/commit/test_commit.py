@@ -15,7 +15,6 @@ from icesize.errors import BatchOutOfOrder, CommitConflict, CommitStateUnknown, 
 from icesize.planning.files import Head, PartitionKey
 from icesize.table.commit.attempted_steps import CommitOutcome
 from icesize.table.commit.attempts import UNKNOWN_ATTEMPTS
-from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange, Kept, Step
 from icesize.table.commit.steps.merge import Merge
@@ -223,14 +222,12 @@ def test_a_changed_schema_or_spec_drops_merges_and_keeps_rows(rival: Callable[[F
     assert catalog.data & OURS == {"new"}
 
 
-def test_an_expired_planning_base_drops_all_merges() -> None:
-    """Nobody can tell what happened since the base: merges are dropped, and no partition is called contested."""
+def test_an_expired_planning_base_costs_no_merge() -> None:
+    """States are compared, not histories: the input files are as they were, so all of it is committed."""
     catalog = FakeCatalog()
     expiry(catalog)
     outcome = run(catalog)
-    assert outcome.operations == ("append",)
-    assert set(outcome.conflicts) == {"merge of 2 files dropped: " + BASE_EXPIRED}
-    assert outcome.contested == ()
+    assert (outcome.operations, outcome.conflicts, outcome.contested) == (("append", "replace"), (), ())
 
 
 def absorbing() -> CommitRequest:
@@ -251,7 +248,6 @@ def test_absorbed_files_go_with_the_new_ones() -> None:
         (rival_compaction, "another writer removed a file of it", (PART,)),
         (rival_schema, "schema or partition spec changed while the merge ran", (PART,)),
         (rival_spec, "schema or partition spec changed while the merge ran", (PART,)),
-        (expiry, BASE_EXPIRED, ()),
     ],
 )
 def test_a_lost_absorbed_file_fails_the_request(

@@ -9,7 +9,6 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.planning.files import FileFact, PartitionKey
-from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, ConcurrentChange, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
@@ -41,10 +40,9 @@ class Absorb(Step):
         if (why := base.outdated(state)) is not None:
             raise ConcurrentChange(why, _partitions(self.removed))
         # the new files get the number of the new rows, which no existing delete reaches
-        lost = state.lost_inputs(base.head, self.removed, {file.path for file in self.removed})
-        if gone := [file for file in self.removed if file.path in lost]:
-            why = lost[gone[0].path]
-            raise ConcurrentChange(why, () if why == BASE_EXPIRED else _partitions(gone))
+        changed = state.changed_inputs(base.head, self.removed)
+        if lost := [file for file in self.removed if file.path in changed]:
+            raise ConcurrentChange(changed[lost[0].path].why, _partitions(lost))
         return Kept(self)
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:

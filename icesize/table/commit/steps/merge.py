@@ -3,65 +3,105 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.parquet.files.data_file import Merged, NewDataFile
-from icesize.planning.deletes.delete_reach import PENDING, may_hit, plain_path
-from icesize.planning.files import FileFact, FileId
-from icesize.table.commit.conflicts import BASE_EXPIRED
+from icesize.concurrency import concurrently
+from icesize.parquet.files.data_file import Merged, NewDataFile, NewDeleteFile
+from icesize.planning.files import FileFact
+from icesize.table.commit.carried_deletes import CarriedDeletes
+from icesize.table.commit.conflicts import NO_OWN_DELETES
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
+from icesize.table.commit.rebase import Followed, follow
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.remove_dangling_deletes import split_dangling
-from icesize.table.commit.steps.row_delta import RowChanges, RowDelta
+from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.records.summary import BASE_ID, CommitKind
-
-OTHER_DELETES = "the batch deletes other rows of it than were known when the merge began"
 
 
 @dataclass(frozen=True)
 class Merge(Step):
-    """Replace files with others that hold the same rows. A group is dropped if its input files have changed.
+    """Replace files with others that hold the same rows. What others did to the input files meanwhile is followed.
 
     Earlier steps of the same request may have added input files. No other writer can have changed those. Earlier steps
-    may also add deletes of input files, which the merge must have applied, and no others.
+    may also delete rows of input files.
+
+    Attributes:
+        groups: The groups.
+        carrier: Writes the deletes of rows that others have deleted; None if no group can follow such changes.
+        followed: Each of the groups in the state that the step was validated on last.
+        deletes: The delete files for that state.
     """
 
     kind = CommitKind.MERGE
     groups: tuple[Merged, ...]
     essential: ClassVar[bool] = False
+    carrier: CarriedDeletes | None = field(default=None, compare=False)
+    followed: tuple[Followed, ...] = field(default=(), compare=False)
+    deletes: tuple[NewDeleteFile, ...] = field(default=(), compare=False)
 
     @property
     def files(self) -> tuple[NewDataFile, ...]:
         return tuple(file for group in self.groups for file in group.files)
 
     @property
+    def paths(self) -> Collection[str]:
+        return {file.path for file in (*self.files, *self.deletes)}
+
+    @property
+    def possible(self) -> Collection[str]:
+        return {*self.paths, *(self.carrier.written if self.carrier else ())}
+
+    @property
+    def done(self) -> tuple[Merged, ...]:
+        """The groups with those of their input files that the state lists."""
+        gone = frozenset[str]().union(*(each.gone for each in self.followed))
+        if not gone:
+            return self.groups
+        live = [tuple(file for file in group.inputs if file.path not in gone) for group in self.groups]
+        return tuple(replace(group, inputs=inputs) for group, inputs in zip(self.groups, live, strict=True))
+
+    @property
     def inputs(self) -> tuple[FileFact, ...]:
-        return tuple(file for group in self.groups for file in group.inputs)
+        """The input files that the state lists."""
+        return tuple(file for group in self.done for file in group.inputs)
 
     def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         if (outdated := base.outdated(state)) is not None:
             return Kept(None, (self.dropped(outdated),))
         # every merged file in a partition with new rows gets the number of the new rows
         new = {path for step in earlier for path in step.paths}
-        with_new = {file.partition for file in self.inputs if file.path in new}
-        beside_new = {file.path for file in self.inputs if file.partition in with_new}
-        older = [file for file in self.inputs if file.path not in new]
-        changes = next((step.changes for step in earlier if isinstance(step, RowDelta)), RowChanges())
-        lost = state.lost_inputs(base.head, older, beside_new, {delete.id for delete in changes.replaced})
-        added = frozenset[FileId]().union(*changes.applied.values())
-        lost |= {f.path: OTHER_DELETES for f in older if not _has_applied(f, changes.applied, added)}
-        reasons = [next((lost[f.path] for f in group.inputs if f.path in lost), None) for group in self.groups]
-        dropped = [(group, why) for group, why in zip(self.groups, reasons, strict=True) if why is not None]
+        inputs = replace(self, followed=()).inputs
+        with_new = {file.partition for file in inputs if file.path in new}
+        own = next((step.own_deletes for step in earlier if isinstance(step, RowDelta)), NO_OWN_DELETES)
+        changes = state.changed_inputs(base.head, [file for file in inputs if file.path not in new], own)
+        has_deletes = state.has_deletes or bool(own.new)
+        found = [
+            follow(group, changes, beside_new=group.inputs[0].partition in with_new, has_deletes=has_deletes)
+            for group in self.groups
+        ]
+        pairs = list(zip(self.groups, found, strict=True))
+        kept = [(group, each) for group, each in pairs if isinstance(each, Followed)]
+        dropped = [(group, each) for group, each in pairs if isinstance(each, str)]
+        groups, followed = tuple(group for group, _ in kept), tuple(each for _, each in kept)
         return Kept(
-            self._with(group for group, why in zip(self.groups, reasons, strict=True) if why is None),
+            replace(self, groups=groups, followed=followed, deletes=()) if kept else None,
             tuple(Merge((group,)).dropped(why) for group, why in dropped),
-            tuple(group.inputs[0].partition for group, why in dropped if why != BASE_EXPIRED),
+            tuple(group.inputs[0].partition for group, _ in dropped),
         )
+
+    def adapt(self, state: Loaded) -> Merge:
+        """Return the step with the deletes of rows that others have deleted."""
+        pairs = [pair for pair in zip(self.groups, self.followed, strict=True) if pair[1].dead]
+        if not pairs or self.carrier is None:
+            return self
+        carrier = self.carrier
+        written = concurrently(lambda pair: carrier.of(pair[0].files, pair[1].dead), pairs)
+        return replace(self, deletes=tuple(file for files in written for file in files))
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
         """Write entries of the new files. Remove the input files, and delete files that apply to nothing after that.
@@ -73,10 +113,10 @@ class Merge(Step):
         for group in self.groups:
             for path, paths in group.named.items():
                 named[path] |= paths
-        found_in = {file.manifest_path for file in self.inputs}
-        split, added = builder.split([f.path for f in self.inputs], first=found_in), self._renumbered(builder)
-        split_dangling(builder, split, {file.partition for file in self.inputs}, added, named)
-        return builder.exchange(Operation.REPLACE, split, added, summary)
+        inputs, added = self.inputs, self._renumbered(builder)
+        split = builder.split([f.path for f in inputs], first={file.manifest_path for file in inputs})
+        split_dangling(builder, split, {file.partition for file in inputs}, added, named)
+        return builder.exchange(Operation.REPLACE, split, [*added, *self.deletes], summary)
 
     def summarize(self, base: Base) -> Mapping[str, str]:
         return {} if base.head.snapshot_id is None else {BASE_ID: str(base.head.snapshot_id)}
@@ -85,11 +125,10 @@ class Merge(Step):
         return f"merge of {len(self.inputs)} files dropped: {why}"
 
     def visible(self, live: Collection[str]) -> Merge | None:
-        return self._with(group for group in self.groups if any(file.path in live for file in group.files))
-
-    def _with(self, groups: Iterable[Merged]) -> Merge | None:
-        kept = tuple(groups)
-        return Merge(kept) if kept else None
+        groups = tuple(group for group in self.groups if any(file.path in live for file in group.files))
+        written = self.carrier.written if self.carrier else {}
+        deletes = tuple(file for path, file in written.items() if path in live)
+        return replace(self, groups=groups, followed=(), deletes=deletes) if groups else None
 
     def _renumbered(self, builder: SnapshotBuilder) -> Sequence[NewDataFile]:
         """Return the outputs, with the data sequence number of new files in partitions that earlier steps add files to.
@@ -99,18 +138,8 @@ class Merge(Step):
         the partition, which would remove the new rows. If all inputs are new, there is no older number at all.
 
         Rows that were deleted do not come back. The merge has applied deletes up to the planning base to the older
-        inputs, and `validate` has found no newer ones. Later deletes have greater numbers and apply to the whole
-        output. The partition also looks as young as its newest rows.
+        inputs, and follows newer position deletes. Later deletes have greater numbers and apply to the whole output.
+        The partition also looks as young as its newest rows.
         """
         numbers = {file.partition: builder.new[file.path] for file in self.inputs if file.path in builder.new}
         return [replace(f, sequence_number=numbers.get(f.partition, f.sequence_number)) for f in self.files]
-
-
-def _has_applied(file: FileFact, applied: Mapping[str, frozenset[FileId]], added: frozenset[FileId]) -> bool:
-    """Return whether a merge has applied the deletes of an input file that the batch adds, and no others.
-
-    By its bounds, one of the `added` delete files may name the input, and have no row of it.
-    """
-    own = applied.get(plain_path(file.path), frozenset())
-    merged = {each.id for each in file.deletes if each.sequence_number == PENDING and may_hit(each, file)}
-    return own <= merged <= added

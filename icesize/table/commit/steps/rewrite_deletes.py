@@ -41,7 +41,6 @@ from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.planning.deletes.delete_reach import DataFiles, may_hit, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId, PartitionKey
 from icesize.table.catalog.history import operation_of
-from icesize.table.commit.conflicts import BASE_EXPIRED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
@@ -53,6 +52,10 @@ LISTED_AGAIN = "another writer listed a data file of it again"
 UPGRADED = "the table was upgraded to a format version that has deletion vectors instead"
 DELETED = "another writer deleted rows of it"
 NEEDED = "other data files need most of its delete files now"
+
+
+BASE_EXPIRED = "the snapshot it was planned on has expired or is no longer part of the table's current history"
+"""Reason to keep the deletes of a state that the history of the branch does not show."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from icesize.parquet.deletes.positions import PATH_ID
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.deletes.delete_reach import PENDING
 from icesize.planning.files import DeleteFile, FileId
+from icesize.table.commit.conflicts import OwnDeletes
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
@@ -106,6 +107,12 @@ class RowDelta(Step):
         gone = sorted((delete.id for delete in self.changes.replaced), key=str)
         split = builder.split(gone, ManifestContent.DELETES)
         return builder.exchange(operation, split, [*self.files, *self.deletes], summary)
+
+    @property
+    def own_deletes(self) -> OwnDeletes:
+        """The deletes of data files as merges of the same request find them."""
+        replaced = frozenset(delete.id for delete in self.changes.replaced)
+        return OwnDeletes(replaced, pending(self.changes))
 
     def visible(self, live: Collection[str]) -> RowDelta:
         files = [file for file in self.source.written if file.path in live]

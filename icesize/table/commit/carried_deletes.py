@@ -1,0 +1,51 @@
+"""Delete files for the outputs of merges whose inputs have lost rows meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyroaring import BitMap
+
+from icesize.parquet.deletes.position_files import write_positions
+from icesize.parquet.deletes.vectors import write_vectors
+from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
+from icesize.parquet.files.names import FileNames
+from icesize.parquet.files.new_files import NewFiles
+from icesize.parquet.files.settings import WriteSettings
+from icesize.planning.files import FileFact
+
+
+@dataclass(eq=False)
+class CarriedDeletes:
+    """Writes the deletes of the outputs of one group for states of the table. Files with the same rows are used again.
+
+    Attributes:
+        settings: Returns the settings of the table's files.
+        names: The names of the files.
+        written: All files that were written, for any state.
+    """
+
+    settings: Callable[[], WriteSettings]
+    names: FileNames
+    written: dict[str, NewDeleteFile] = field(default_factory=dict)
+    _known: dict[frozenset[tuple[str, bytes]], tuple[NewDeleteFile, ...]] = field(default_factory=dict)
+
+    def of(self, outputs: tuple[NewDataFile, ...], dead: Mapping[str, BitMap]) -> tuple[NewDeleteFile, ...]:
+        """Return the deletes of these rows of outputs of one partition, with the number of their snapshot.
+
+        They are one vector for each output from format v3 on, and one position delete file before.
+        """
+        rows = {FileFact(f.path, f.size_bytes, f.rows, f.partition): dead[f.path] for f in outputs if f.path in dead}
+        content = frozenset((file.path, some.serialize()) for file, some in rows.items())
+        if content not in self._known:
+            new_files = NewFiles(self.settings(), self.names)
+            with new_files.all_or_none():
+                if new_files.settings.format_version >= FIRST_WITH_LINEAGE:
+                    files = write_vectors(new_files, next(iter(rows)).partition, rows)
+                else:
+                    files = tuple(write_positions(new_files, {file: some}) for file, some in rows.items())
+            self._known[content] = files
+            self.written |= {file.path: file for file in files}
+        return self._known[content]
