@@ -25,7 +25,8 @@ from icesize.errors import ClusteringOff, CommitConflict, CommitStateUnknown, Re
 from icesize.planning.files import FileFact
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table.commit.conflicts import BASE_EXPIRED
+from icesize.table.commit.conflicts import REMOVED
+from icesize.table.commit.rebase import TOO_MANY
 from tests.support.machine import Killed, ModelledTable
 from tests.support.parquet_files import RemoteLike
 from tests.support.rest_faults import Fault, Moment
@@ -308,17 +309,14 @@ def roll_back(modelled: ModelledTable) -> None:
     modelled.rows = Counter(modelled.history[snapshot_id])
 
 
-REMOVED, DELETED = "another writer removed a file of it", "another writer deleted rows of it"
-RIVALS: list[tuple[Act, str]] = [
-    (compact_a, REMOVED), (delete_by_position, DELETED), (drop_a, REMOVED),
-]  # fmt: skip
+RIVALS: list[tuple[Act, str]] = [(compact_a, REMOVED), (drop_a, REMOVED)]
 SWAPS = [(*each, "before-swap") for each in RIVALS]
 SWAPS += [slow(*each, moment) for each in RIVALS for moment in ("planned", "files-written")]
 
 
 @pytest.mark.parametrize(("act", "why", "moment"), SWAPS)
 def test_inputs_that_others_touch_cost_their_group_alone(rest: ModelledTable, act: Act, why: str, moment: str) -> None:
-    """Partition `a` stays as the rival left it, no row comes back; `b` lands; what was written for `a` goes."""
+    """Partition `a` stays as the rival left it, as the table has no deletes; `b` lands; files for `a` go."""
     with failpoints.armed(moment, one_by_one(lambda: act(rest))):
         report = opened(rest).cluster()
     assert (report.operations, report.partitions_touched) == (("replace",), 1)
@@ -338,28 +336,47 @@ def test_rows_deleted_by_equality_meanwhile_are_deleted_in_new_files(rest: Model
     settled(rest)
 
 
-def test_a_delete_behind_later_appends_is_still_seen(sqlite: ModelledTable) -> None:
-    """It counts from the planning base on, whatever came after it; a row that was deleted stays away."""
+@pytest.mark.parametrize("moment", ["planned", "files-written", "before-swap"])
+def test_rows_deleted_by_position_meanwhile_are_deleted_in_new_files(rest: ModelledTable, moment: str) -> None:
+    """The places of all rows are known, so the deletes move to the new files, whatever came after them."""
 
     def meanwhile() -> None:
-        delete_by_position(sqlite)
-        add(sqlite, "b", 1)
+        delete_by_position(rest)
+        add(rest, "b", 1)
+
+    with failpoints.armed(moment, one_by_one(meanwhile)):
+        report = opened(rest).cluster()
+    assert (report.operations, report.partitions_touched, report.conflicts) == (("replace",), 2, ())
+    assert leftovers(rest) == set()
+    rest.look()
+    settled(rest)
+
+
+def test_deletes_of_most_rows_of_a_new_file_drop_its_group(rest: ModelledTable) -> None:
+    """It would be due again at once."""
+
+    def meanwhile() -> None:
+        for file in small_files(rest.other_catalog.load_table("db.t"), "a"):
+            rows = rest.reader.rows_in(file.path)
+            rest.rows -= Counter({(file.partition, rows[position]): 1 for position in range(file.rows // 2)})
+            delete_rows(rest.other_catalog, file, tuple(range(file.rows // 2)))
 
     with failpoints.armed("planned", one_by_one(meanwhile)):
-        report = opened(sqlite).cluster()
-    assert (report.partitions_touched, len(report.conflicts)) == (1, 1)
-    assert leftovers(sqlite) == set()
-    settled(sqlite)
+        report = opened(rest).cluster()
+    assert report.conflicts == (f"merge of {FILES} files dropped: {TOO_MANY}",)
+    assert report.partitions_touched == 1
+    assert leftovers(rest) == set()
+    settled(rest)
 
 
 def test_a_rollback_brings_no_row_back(rest: ModelledTable) -> None:
-    """The snapshot that both groups were planned on is none of main's any more: they are dropped, and due again."""
+    """One input file is not listed any more: its group is dropped, and due again; the other one is as it was."""
     rest.look()
     add(rest, "a", 1)
     with failpoints.armed("files-written", one_by_one(lambda: roll_back(rest))):
         report = opened(rest).cluster()
-    assert report.conflicts == tuple(f"merge of {n} files dropped: {BASE_EXPIRED}" for n in (FILES + 1, FILES))
-    assert (report.snapshot_ids, report.partitions_touched) == ((), 0)
+    assert report.conflicts == (f"merge of {FILES + 1} files dropped: {REMOVED}",)
+    assert report.partitions_touched == 1
     assert leftovers(rest) == set()
     settled(rest)
 
@@ -380,9 +397,18 @@ def add_field(modelled: ModelledTable) -> None:
     modelled.other_catalog.load_table("db.t").update_spec().add_field("id", BucketTransform(2), "bucket").commit()
 
 
-def expire_base(modelled: ModelledTable) -> None:
-    add(modelled, "b", 1)
-    expire(modelled.other_catalog.load_table("db.t"))
+@pytest.mark.parametrize("moment", ["before-swap", "planned"])
+def test_an_expired_base_costs_no_group(rest: ModelledTable, moment: str) -> None:
+    """The snapshot that was planned on is gone; the input files are as they were."""
+
+    def expire_base() -> None:
+        add(rest, "b", 1)
+        expire(rest.other_catalog.load_table("db.t"))
+
+    with failpoints.armed(moment, one_by_one(expire_base)):
+        report = opened(rest).cluster()
+    assert (report.conflicts, report.operations) == ((), ("replace",))
+    settled(rest)
 
 
 @pytest.mark.parametrize(
@@ -393,21 +419,17 @@ def expire_base(modelled: ModelledTable) -> None:
         (rename_key, OUTDATED, "files-written"),
         (add_field, OUTDATED, "before-swap"),
         slow(add_field, OUTDATED, "files-written"),
-        (expire_base, BASE_EXPIRED, "before-swap"),
-        slow(expire_base, BASE_EXPIRED, "planned"),
     ],
 )
 def test_what_makes_the_whole_plan_wrong_drops_it(rest: ModelledTable, act: Act, why: str, moment: str) -> None:
-    """Another schema, another partitioning, an expired base: nothing lands, nothing is left over, all is told."""
+    """Another schema or another partitioning: nothing lands, nothing is left over, all is told."""
     with failpoints.armed(moment, one_by_one(lambda: act(rest))):
         report = opened(rest).cluster()
     assert report.snapshot_ids == ()
     assert why in report.conflicts[0]
     assert report.clustering is not None
     assert report.clustering["before"] == report.clustering["after"]
-    # PyIceberg's expiry deletes no manifest lists
-    left = leftovers(rest)
-    assert {path for path in left if act is not expire_base or path.suffix == ".parquet"} == set()
+    assert leftovers(rest) == set()
     assert "replace" not in operations(rest.table())
     if act is rename_key:
         again = opened(rest).cluster()
