@@ -57,9 +57,9 @@ class RowMap:
         if self.order is not None:
             places = self.order[places].astype(np.int64)
         places.sort()
-        ends = np.cumsum(output_rows)
+        ends = np.cumsum(output_rows, dtype=np.int64)
         cuts = np.searchsorted(places, ends)
-        starts = zip(ends - output_rows, [0, *cuts[:-1]], cuts, strict=True)
+        starts = zip(ends - output_rows, [0, *cuts][:-1], cuts, strict=True)
         return [BitMap((places[low:high] - start).astype(np.uint32)) for start, low, high in starts]
 
 
