@@ -140,11 +140,12 @@ def small_files(table: Table, kind: str | None = None) -> list[FileFact]:
     return sorted(chosen, key=lambda f: (f.sequence_number, f.path))
 
 
-def merged(table: Table, inputs: Sequence[FileFact]) -> MergeResult:
-    """Input files merged into one file, not visible yet."""
+def merged(table: Table, inputs: Sequence[FileFact], *, keeps_map: bool = False) -> MergeResult:
+    """Input files merged into one file, not visible yet; without a map of the rows, unless it is kept."""
     settings = WriteSettings.of(table.metadata, table.io.properties, 512 * LIMIT)
     task = MergeTask(tuple(inputs), inputs[0].partition)
-    return MergeResult(task.inputs, merge(task, settings, FileNames("merge", next(_numbers), 0)).files)
+    done = merge(task, settings, FileNames("merge", next(_numbers), 0))
+    return MergeResult(task.inputs, done.files, row_map=done.row_map if keeps_map else None)
 
 
 def request_on(

@@ -13,7 +13,7 @@ from icesize.concurrency import concurrently
 from icesize.parquet.files.data_file import Merged, NewDataFile, NewDeleteFile
 from icesize.planning.files import FileFact
 from icesize.table.commit.carried_deletes import CarriedDeletes
-from icesize.table.commit.conflicts import NO_OWN_DELETES
+from icesize.table.commit.conflicts import DELETED, NO_OWN_DELETES
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.rebase import Followed, follow
@@ -84,6 +84,8 @@ class Merge(Step):
             follow(group, changes, beside_new=group.inputs[0].partition in with_new, has_deletes=has_deletes)
             for group in self.groups
         ]
+        if self.carrier is None:
+            found = [each if isinstance(each, str) or not each.dead else DELETED for each in found]
         pairs = list(zip(self.groups, found, strict=True))
         kept = [(group, each) for group, each in pairs if isinstance(each, Followed)]
         dropped = [(group, each) for group, each in pairs if isinstance(each, str)]
