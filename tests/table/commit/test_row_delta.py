@@ -15,7 +15,6 @@ from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
 from icesize.report import Report
-from icesize.table.commit.steps.merge import OTHER_DELETES
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.batch import merges_in_turn
@@ -260,8 +259,8 @@ MANY: list[Row] = [(key, 10, "a") for key in range(100)]
 MOST: list[Row] = [(key, LATER, "a") for key in range(40)]
 
 
-def test_a_merge_is_dropped_if_its_file_has_other_deletes(catalog: Catalog) -> None:
-    """A merge applied the deletes of the plan: it is dropped if the batch deletes other rows of its input file."""
+def test_a_merge_follows_other_deletes_of_its_batch(catalog: Catalog) -> None:
+    """A merge applied the deletes of the plan: rows that the batch deletes beside them die in the merged file."""
     commit(catalog, MANY, 1)
     commit(catalog, [(50, 99 * HOUR, "a")], 2)
     with others_first(lambda: append(catalog, [99])):
@@ -270,17 +269,17 @@ def test_a_merge_is_dropped_if_its_file_has_other_deletes(catalog: Catalog) -> N
 
     rows = {row[0]: row for row in [*FOUR, *MANY, (50, 99 * HOUR, "a"), *MOST, (99, 99 * HOUR, "a")]}
     landed(catalog, list(rows.values()))
-    assert any(OTHER_DELETES in each for each in report.conflicts)
+    assert report.operations[-1] == "replace"
 
 
-def test_a_merge_is_dropped_if_others_delete_rows_of_its_file(catalog: Catalog) -> None:
+def test_a_merge_follows_deletes_of_others(catalog: Catalog) -> None:
     """Rows that another writer deletes do not come back by the merge of the batch."""
     commit(catalog, MANY, 1)
     with others_first(lambda: delete_key(catalog, 99)):
         report = commit(catalog, MOST, 2, has_merges=True)
 
     landed(catalog, [*MOST, *MANY[40:99]])
-    assert report.conflicts
+    assert (report.operations[-1], report.conflicts) == ("replace", ())
 
 
 @pytest.mark.parametrize("catalog", [3], indirect=True)
