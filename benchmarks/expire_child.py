@@ -26,6 +26,7 @@ from benchmarks import peers
 from benchmarks.snapshots import data_file
 from icesize.environment import Environment, Stopwatch
 from icesize.parquet.files.data_file import Written
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.merging.planner import plan_merges
 from icesize.sized_table import SizedTable
 from icesize.table.commit.batch_commit import Batch, commit_written
@@ -142,6 +143,7 @@ def _commit_seconds(table: SizedTable) -> float:
         commit_written(
             WrittenBatch(current, layout, plan_merges(layout, current.policy), rows=Written((file,))),
             Batch(handle, environment, Stopwatch(environment)),
+            Uncommitted(current.settings().storage, "p"),
             environment,
         )
         seconds.append(time.perf_counter() - began)

@@ -467,7 +467,8 @@ def clustering(task: MergeTask, settings: WriteSettings) -> list[object]:
     order = RowOrder.of(ClusterBy(("id",), (1,), "sort", 10**9), settings)
     bins = (((0, task),),)
     return [
-        RewriteGroups(bins, settings, {0: "p"}, partial(cluster_alone, order)), ScanKeys(bins, {0: 1}, order, settings),
+        RewriteGroups(bins, settings, {0: "p"}, partial(cluster_alone, order, 0)),
+        ScanKeys(bins, {0: 1}, order, settings),
         Scatter(bins, {}, order, settings, 1), Gather((), {}, order, settings),
     ]  # fmt: skip
 

@@ -11,6 +11,7 @@
 - `properties`: the table properties for Parquet files, `write.parquet.*`, as arguments of pyarrow's writer; tables that
   icesize's Parquet files cannot serve are refused by name before anything is written
 - `lineage_fields`: the columns in which a file of format v3 stores the lineage of its rows
+- `row_map`: the places of a merge's rows, from input files to new ones
 - `settings`: everything that a worker needs to write files of a table, as plain values that pickle; with the sizes at
   which the handling of files changes
 - `uncommitted`: the owner of a run's files that no snapshot lists yet: files that are not in the table at the end of

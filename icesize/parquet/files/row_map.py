@@ -1,4 +1,4 @@
-"""The places of a merge's rows: what others delete in the input files meanwhile is deleted in the outputs, too."""
+"""The places of a merge's rows, by which rows that others delete in the input files are deleted in the new ones."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from icesize.storage.table_storage import local_folder
 
 Span = tuple[str, int, int]
 """Consecutive rows of an input file: its path, the position of the first row, and that after the last one."""
-Places = NDArray[np.uint32]
-_IN_MEMORY_BYTES = 16 * 2**20
+RowPlaces = NDArray[np.uint32]
+IN_MEMORY_BYTES = 16 * 2**20
+"""Larger orders of rows lie on the disk."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -36,7 +37,7 @@ class RowMap:
     spans: Sequence[Span]
     left_out: Mapping[str, BitMap] = field(default_factory=dict)
     by_equality: Mapping[str, BitMap] = field(default_factory=dict)
-    order: Places | None = None
+    order: RowPlaces | None = None
 
     def follow(self, deleted: Mapping[str, BitMap], output_rows: Sequence[int]) -> list[BitMap]:
         """Return the rows of each output that come from deleted rows of the inputs.
@@ -76,10 +77,10 @@ class Ordered:
 
     def __init__(self, rows: int) -> None:
         self._written = 0
-        self._places: Places | None = None
+        self._places: RowPlaces | None = None
         if rows < 2**32:
             with contextlib.suppress(OSError):
-                self._places = _on_disk(rows) if 4 * rows > _IN_MEMORY_BYTES else np.empty(rows, np.uint32)
+                self._places = on_disk(rows) if 4 * rows > IN_MEMORY_BYTES else np.empty(rows, np.uint32)
 
     def write(self, numbers: NDArray[np.integer[Any]]) -> None:
         """Note the next rows that are written, by their numbers in the order of reading."""
@@ -93,15 +94,15 @@ class Ordered:
 
     def row_map(self, inputs: Sequence[FileFact]) -> RowMap | None:
         """Return the map of rows that were read in the order of these files."""
-        return None if self._places is None else replace(in_order(inputs), order=self._places)
+        return None if self._places is None else replace(map_in_order(inputs), order=self._places)
 
 
-def in_order(inputs: Sequence[FileFact]) -> RowMap:
+def map_in_order(inputs: Sequence[FileFact]) -> RowMap:
     """Return the map of rows that were written in the order of these files."""
     return RowMap([(file.path, 0, file.rows) for file in inputs])
 
 
-def _on_disk(rows: int) -> Places:
+def on_disk(rows: int) -> RowPlaces:
     with tempfile.TemporaryFile(prefix="icesize-", dir=local_folder()) as file:
         np.zeros(rows, np.uint32).tofile(file)  # takes the room now: later, a full disk would end the process
         file.flush()

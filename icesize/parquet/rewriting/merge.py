@@ -12,7 +12,7 @@ from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
 from icesize.parquet.files.data_file import MergeResult, NewDataFile, Rewritten
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
-from icesize.parquet.files.row_map import Ordered, RowMap, in_order
+from icesize.parquet.files.row_map import Ordered, RowMap, map_in_order
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
 from icesize.parquet.ordering.sort_order import sorter_of
@@ -149,7 +149,7 @@ def _decoded_files(job: Job, nan: frozenset[int]) -> tuple[list[NewDataFile], Ro
     files = [_output(job, tables, rows, nan, ordered) for rows in outputs if rows]
     for _ in tables.rest():  # reads to the end, where a file with more rows than its manifest records is noticed
         continue
-    return counted.check(files), in_order(group.inputs) if ordered is None else ordered.row_map(group.inputs)
+    return counted.check(files), map_in_order(group.inputs) if ordered is None else ordered.row_map(group.inputs)
 
 
 def _output(job: Job, tables: Stream, rows: int, nan: frozenset[int], ordered: Ordered | None) -> NewDataFile:

@@ -7,7 +7,7 @@ A merge is committed in this sequence. After a conflict, it begins again at `loa
       pyiceberg_committer.load          load: the newest state of the table
       attempted_steps.found             found: whether an earlier attempt is committed already
       merge.validate                    validate: a step, against the changes of other writers since its plan
-      protocol.adapt                    adapt: a step writes files that this state makes necessary
+      merge.adapt                       adapt: a step writes files that this state makes necessary
       merge.stage                       stage: manifests of the step, not visible yet
       snapshot_builder.finish           stage: the manifest list and the snapshot
       pyiceberg_committer.commit        commit: one compare-and-swap in the catalog
@@ -17,7 +17,8 @@ A merge is committed in this sequence. After a conflict, it begins again at `loa
   the steps of a request, one step, or a change of metadata
 - `batch_report`: the files that were written for a batch, and the outcome of their commit with its report
 - `exactly_once`: the life of a batch, of appended rows or of upserts: load, plan, write, commit, report
-- `conflicts`: the check that other writers have not changed the input files of a step since its plan
+- `carried_deletes`: delete files for the outputs of merges, of rows that others deleted in the inputs
+- `conflicts`: the changes that other writers have made to the input files of a step since they were read
 - `documents`: metadata files of format v3 where PyIceberg writes them: the loaded JSON document with the changes
 - `input_metrics`: column metrics of files that a merge copied: read from manifests again at the commit, for those files
   alone
@@ -30,6 +31,7 @@ A merge is committed in this sequence. After a conflict, it begins again at `loa
 - `attempted_steps`: the steps of a request, their way through a commit, and its outcome
 - `attempts`: attempts of a change on newer and newer states, until it is committed, has conflicted for too long, or is
   unknown; also after a 409
+- `rebase`: a merge in a state in which others have changed its input files: followed, or dropped
 - `schema_fit`: check that files written for one state of a table can be read in another
 - `snapshot_builder`: builds the snapshots of one commit attempt: manifests, manifest lists and summaries, written but
   not visible

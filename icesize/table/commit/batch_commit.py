@@ -76,10 +76,10 @@ class Batch:
         return self._pausing | self.handle.contested(current, self.environment)
 
 
-def commit_written(written: WrittenBatch, batch: Batch, environment: Environment) -> CommitOutcome:
+def commit_written(written: WrittenBatch, batch: Batch, owner: Uncommitted, environment: Environment) -> CommitOutcome:
     """Make the files visible in one step. A commit that conflicted is retried with the same files.
 
-    `environment` notifies the owner of the files about the commit.
+    `environment` notifies the `owner` of the files about the commit.
 
     Raises the errors of `icesize.table.commit.attempted_steps.commit_steps`, including ConcurrentChange: then write
     the files again. Raises RewriteFailed if orphan cleanup has removed some of them.
@@ -89,18 +89,16 @@ def commit_written(written: WrittenBatch, batch: Batch, environment: Environment
     merged = with_carried_over_metrics(written.merges.merged, appended, current.table.io, current.settings)
     failpoints.reach("files-written")
     metadata = current.table.metadata
-    storage, prefix = Storage.of(current.table.io), file_prefix(batch.run_id, batch.ledger)
-    with uncommitted(storage, prefix, environment) as (owner, telling):
-        carrier = CarriedDeletes(current.settings, FileNames(prefix, 0, 0, owner))
-        request = CommitRequest(
-            current.uuid, batch.run_id,
-            Base(written.layout.head, metadata.schema(), metadata.spec(), metadata.format_version),
-            (*steps_of(written.delta or appended, merged, written.rows.absorbed, carrier), *written.beside),
-            batch.ledger, batch.accept_new_checkpoint,
-        )  # fmt: skip
-        check_still_there(batch.handle, sorted(request.paths()), batch.watch)
-        request = replace(request, summary=_work_summary(written, merged, batch.watch.seconds["total"]))
-        outcome = commit_request(batch.handle, current, request, telling) if request.steps else CommitOutcome()
+    carrier = CarriedDeletes(current.settings, FileNames(owner.prefix, 0, 0, owner))
+    request = CommitRequest(
+        current.uuid, batch.run_id,
+        Base(written.layout.head, metadata.schema(), metadata.spec(), metadata.format_version),
+        (*steps_of(written.delta or appended, merged, written.rows.absorbed, carrier), *written.beside),
+        batch.ledger, batch.accept_new_checkpoint,
+    )  # fmt: skip
+    check_still_there(batch.handle, sorted(request.paths()), batch.watch)
+    request = replace(request, summary=_work_summary(written, merged, batch.watch.seconds["total"]))
+    outcome = commit_request(batch.handle, current, request, environment) if request.steps else CommitOutcome()
     batch.watch.lap("commit")
     return outcome
 
@@ -191,7 +189,7 @@ def rewrite(
             results = runner(groups, settings, owner)
             batch.watch.lap("merge")
             written = replace(planned, merges=MergeResults.of(groups, results))
-            committed = commit_written(written, batch, telling)
+            committed = commit_written(written, batch, owner, telling)
     return outcome_of(current, committed, written, batch.watch.seconds, current.warnings)
 
 

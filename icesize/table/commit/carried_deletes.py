@@ -1,4 +1,4 @@
-"""Delete files for the outputs of merges whose inputs have lost rows meanwhile."""
+"""Delete files for the outputs of merges: rows that others deleted in the inputs after these were read."""
 
 from __future__ import annotations
 

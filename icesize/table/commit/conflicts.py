@@ -1,8 +1,8 @@
-"""What others did to the input files of a step since they were read: one state of the table compared with another.
+"""Changes that others have made to the input files of a step since these were read.
 
-States are compared, not histories. A file is the same if it is listed once, with the numbers that it had. What matters
-of the deletes is which of them apply to the file now, and which did when it was read. So it makes no difference whether
-the snapshot that a step was planned on has expired, or is on the branch at all.
+States are compared, not histories. A file is the same if it is listed once, with the numbers that it had. Of its
+deletes, those count that apply to it now, and those that did when it was read. The snapshot that a step was planned on
+may have expired, or be on another branch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ DELETES_REMOVED = "another writer removed deletes of it"
 
 @dataclass(frozen=True)
 class InputChange:
-    """What a state says of an input file, if it differs from what was known when the file was read.
+    """The state of an input file, if it differs from what was known when the file was read.
 
     Attributes:
         why: The change in words.
@@ -59,7 +59,7 @@ class InputChange:
 
 @dataclass(frozen=True)
 class OwnDeletes:
-    """What earlier steps of the same commit change: delete files that they remove, and new ones by `plain_path`."""
+    """Deletes of earlier steps of the same commit: delete files that they remove, and new ones by `plain_path`."""
 
     replaced: frozenset[FileId] = frozenset()
     new: Mapping[str, tuple[DeleteFile, ...]] = field(default_factory=dict)

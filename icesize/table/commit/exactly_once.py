@@ -95,7 +95,7 @@ def _once(batch: Batch, rows: BatchRows) -> BatchOutcome:
         written = planned.write(owner)
         if written is None:
             return outcome_of(current, CommitOutcome(), None, batch.watch.seconds, undone, batch_id=batch_id)
-        commit = commit_written(written, batch, environment)
+        commit = commit_written(written, batch, owner, environment)
     notes, facts = planned.for_report(written)
     return outcome_of(
         written.current, replace(commit, conflicts=(*batch.conflicts, *commit.conflicts)), written,

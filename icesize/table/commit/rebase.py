@@ -1,9 +1,9 @@
 """Follows a merge to a state in which others have changed its input files.
 
-A merge changes no row, so it commutes with what others do, as long as it is known where each row went. What the newest
-state says of an input file decides:
+A merge changes no row, so it commutes with what others do, while the way of each row is known. The newest state of its
+input files decides:
 
-| the state says | the merge |
+| in the state | the merge |
 |---|---|
 | more rows are deleted by position | deletes these rows in the output |
 | the file is not listed | deletes all its rows in the output, and removes the other input files |

@@ -46,9 +46,11 @@ from icesize.environment import Environment, Stopwatch
 from icesize.parquet.files.data_file import CopiedFile, CopiedFrom, FileMetrics, MergeResult, NewDataFile, Written
 from icesize.parquet.files.metrics import carry_over
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.planner import plan_merges
 from icesize.policy import SizePolicy
+from icesize.storage.table_storage import Storage
 from icesize.table.commit.batch_commit import Batch, commit_written
 from icesize.table.commit.batch_report import MergeResults, WrittenBatch
 from icesize.table.commit.input_metrics import metrics_of, with_carried_over_metrics
@@ -602,7 +604,8 @@ def test_a_commit_completes_what_was_copied(tmp_path: Path, version: str, caplog
     written = WrittenBatch(
         handle.load(), layout, plan_merges(layout, SizePolicy()), MergeResults((_bare(group),)), Written((new,))
     )
-    outcome = commit_written(written, Batch(handle, environment, Stopwatch(environment)), environment)
+    owner, batch = Uncommitted(Storage.of(table.io), "p"), Batch(handle, environment, Stopwatch(environment))
+    outcome = commit_written(written, batch, owner, environment)
     assert outcome.merged == (group,)
     assert caplog.text == ""
     table = landed(catalog, [1, 2, 9])

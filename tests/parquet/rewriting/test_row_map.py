@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
@@ -28,7 +27,8 @@ from icesize.planning.cluster_by import HILBERT, SORT, ClusterBy
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
 from tests.support.copying import SMALL
-from tests.support.parquet_files import NAMES, fact, local, schema_of, settings_of, with_limits, write_one
+from tests.support.parquet_files import NAMES, fact, schema_of, settings_of, with_limits, write_one
+from tests.support.row_maps import check
 
 KEY = PartitionKey(0)
 SORTED_BY_A = SortOrder(
@@ -63,33 +63,6 @@ def deletes_of(options: WriteSettings, file: FileFact, gone: BitMap) -> tuple[De
     """A delete file for these rows of a data file."""
     new = write_positions(NewFiles(options, NAMES), {file: gone}, 9)
     return (DeleteFile(new.path, new.size_bytes, new.rows, KEY, 9, referenced_path=file.path),)
-
-
-def ids_in(file: FileFact | NewDataFile) -> list[int]:
-    """The ids of all rows of a file, in their order."""
-    found: list[int] = pq.read_table(local(file.path)).column("id").to_pylist()
-    return found
-
-
-def check(done: MergeResult[NewDataFile], chance: random.Random) -> None:
-    """Rows that somebody deletes in the inputs are followed to the outputs, except those that were left out."""
-    assert done.row_map is not None
-    deleted = {
-        file.path: BitMap(chance.sample(range(file.rows), chance.randrange(file.rows + 1)))
-        for file in done.inputs
-        if chance.random() < 0.7
-    }
-    left_out = done.row_map.left_out
-    wanted = {
-        ids_in(file)[position]
-        for file in done.inputs
-        for position in deleted.get(file.path, BitMap()) - left_out.get(file.path, BitMap())
-    }
-    found = done.row_map.follow(deleted, [file.rows for file in done.files])
-    assert len(found) == len(done.files)
-    assert sorted(ids_in(file)[at] for file, rows in zip(done.files, found, strict=True) for at in rows) == sorted(
-        wanted
-    )
 
 
 def copied(options: WriteSettings, inputs: tuple[FileFact, ...], outputs: int) -> MergeResult[NewDataFile]:
@@ -131,7 +104,7 @@ def test_deleted_rows_are_followed_into_the_outputs(tmp_path: Path, rewrite: Rew
 
 def test_a_large_order_lies_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has the same places there, and no file with a name."""
-    monkeypatch.setattr("icesize.parquet.files.row_map._IN_MEMORY_BYTES", 100)
+    monkeypatch.setattr("icesize.parquet.files.row_map.IN_MEMORY_BYTES", 100)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", str(tmp_path))
     ordered = Ordered(1_000)
     numbers = np.random.default_rng(1).permutation(1_000)
@@ -150,8 +123,8 @@ def test_a_full_disk_leaves_the_merge_without_a_map(monkeypatch: pytest.MonkeyPa
     def full(rows: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("icesize.parquet.files.row_map._IN_MEMORY_BYTES", 100)
-    monkeypatch.setattr("icesize.parquet.files.row_map._on_disk", full)
+    monkeypatch.setattr("icesize.parquet.files.row_map.IN_MEMORY_BYTES", 100)
+    monkeypatch.setattr("icesize.parquet.files.row_map.on_disk", full)
     ordered = Ordered(1_000)
     ordered.write(np.arange(1_000))
     assert ordered.row_map([]) is None

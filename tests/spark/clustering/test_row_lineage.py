@@ -21,6 +21,7 @@ from icesize.planning.plan import MergeTask
 from icesize.spark.clustering.run import run_clusters
 from tests.support.parquet_files import fact, schema_of, settings_of, with_limits, write_one
 from tests.support.row_lineage import lineage_of
+from tests.support.row_maps import check
 
 SCHEMA = schema_of(("id", LongType()), ("value", DoubleType()))
 ROWS = 2_000
@@ -28,7 +29,7 @@ ROWS = 2_000
 
 @pytest.mark.parametrize("parts_of_one_task", [1, 100], ids=["all tasks", "one task"])
 def test_rows_keep_their_lineage(spark: SparkSession, tmp_path: Path, parts_of_one_task: int) -> None:
-    """Whether one task sorts all rows of a group, or rows go from task to task."""
+    """Whether one task sorts all rows of a group, or rows go from task to task; and their places are known."""
     settings = replace(settings_of(tmp_path, SCHEMA, target=25_000), format_version=3)
     settings = with_limits(settings, sorted_bytes=20_000, parts_of_one_task=parts_of_one_task)
     chance, inputs = random.Random(1), []
@@ -46,3 +47,4 @@ def test_rows_keep_their_lineage(spark: SparkSession, tmp_path: Path, parts_of_o
     assert len(found) > 1
     expected = {key: value for file in inputs for key, value in lineage_of(file).items()}
     assert {key: value for each in found for key, value in each.items()} == expected
+    check(done, chance)

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date, datetime, timezone
 from decimal import Decimal
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, cast
 from uuid import UUID
@@ -507,6 +507,8 @@ def test_rows_of_all_types_go_through_the_shuffle(spark: SparkSession, tmp_path:
 
 def scattered(task: MergeTask, division: Division, order: RowOrder, settings: WriteSettings) -> list[pa.RecordBatch]:
     """What a task sends that reads all input files."""
+    firsts = accumulate((file.rows for file in task.inputs), initial=0)
+    division = replace(division, numbers={f.path: first for f, first in zip(task.inputs, firsts, strict=False)})
     work = Scatter((((0, task),),), {0: division}, order, settings, 1)
     return [batch.drop_columns([batch.schema.names[0]]) for batch in work([pa.record_batch({"id": [0]})])]
 
@@ -541,10 +543,10 @@ def through_tasks(
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
     sent = scattered(task, division, order, settings)
     answers: list[Any] = list(work(sent if change is None else [sent_with(change, batch) for batch in sent]))
-    counts = [some for *_, counts in answers for some in counts]
+    counts = [some for _, _, counts, _ in answers for some in counts]
     owned = ClusterWork({0: task}, {}, order, settings, Uncommitted(settings.storage, "s1-0"))
-    found = checked([made for _, made, _ in answers], counts, task, owned)
-    return found, [file for _, made, _ in answers for file in made]
+    found = checked([made for _, made, *_ in answers], counts, task, owned)
+    return found, [file for _, made, *_ in answers for file in made]
 
 
 @pytest.fixture
@@ -606,7 +608,7 @@ def test_a_bug_in_a_task_that_gathers_fails_its_rows_alone(
 
     monkeypatch.setattr(gather.SortedFiles, "close", close)
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
-    (_, failed, _), (_, made, _) = work(blobs)
+    (_, failed, *_), (_, made, *_) = work(blobs)
     assert isinstance(failed, MergeFailure)
     assert "internal error IndexError: list index out of range, report this" in failed.why
     assert made
@@ -627,7 +629,7 @@ def test_heavy_equal_keys(settings: WriteSettings, assignments: int) -> None:
     destination = Destination(ranking, "k1o-1", task.partition, 7)
     work = Gather(tuple(Assignment(0, n) for n in outputs), {0: destination}, order, settings)
     answers: Iterable[Any] = work(scattered(task, division, order, settings))
-    files = [file for _, made, _ in answers for file in made]
+    files = [file for _, made, *_ in answers for file in made]
     found = pa.concat_tables([pq.read_table(local(file.path)) for file in files])
     assert repr(rows_of(found)) == repr(content([task], settings))
     for file in files:

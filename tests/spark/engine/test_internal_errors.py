@@ -60,7 +60,7 @@ def committed(folder: Path, rewrite: Rewrite) -> tuple[Report, list[str]]:
         run.by(lambda: dict(pickle.loads(answers)), [0])
     merges = MergeResults.of({0: group}, results)
     written = WrittenBatch(current, layout, plan_merges(layout, SizePolicy()), merges, Written((new,)))
-    outcome = commit_written(written, Batch(handle, environment, Stopwatch(environment)), environment)
+    outcome = commit_written(written, Batch(handle, environment, Stopwatch(environment)), owner, environment)
     landed(catalog, [1, 2, 3])
     return outcome_of(current, outcome, written, {}, ()).report, logged
 

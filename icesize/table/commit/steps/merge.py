@@ -25,7 +25,7 @@ from icesize.table.records.summary import BASE_ID, CommitKind
 
 @dataclass(frozen=True)
 class Merge(Step):
-    """Replace files with others that hold the same rows. What others did to the input files meanwhile is followed.
+    """Replace files with others that hold the same rows, and follow what others did to the input files.
 
     Earlier steps of the same request may have added input files. No other writer can have changed those. Earlier steps
     may also delete rows of input files.
