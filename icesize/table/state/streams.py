@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.errors import BatchOutOfOrder
 from icesize.planning.files import MAIN
 from icesize.table.catalog.history import age_of, known_ancestors, summary_of
-from icesize.table.records.ledger import MOST_EARLIER, Carried, LedgerEntry, entries, is_done
+from icesize.table.records.ledger import MOST_EARLIER, PREFIX, Carried, LedgerEntry, is_done, parse, stream_hash
 
 SOURCE_ID = "source-snapshot-id"
 """Summary key of a cherry-picked snapshot: the id of the one that it is a copy of."""
@@ -60,7 +60,9 @@ class _Streams:
 
     def __init__(self, metadata: TableMetadata, branch: str, stream_id: str) -> None:
         self._metadata, self._branch = metadata, branch
-        self._entries = [each for each in entries(metadata.properties) if each.stream_id == stream_id]
+        # entries of other streams may be those of a later release
+        prefix = PREFIX + stream_hash(stream_id)
+        self._entries = [parse(value) for key, value in metadata.properties.items() if key.startswith(prefix)]
         self.own = next((each for each in self._entries if each.branch == branch), None)
 
     @property
