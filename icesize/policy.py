@@ -86,6 +86,7 @@ class SizePolicy:
     bytes_per_row            size of one written row; unset: learned from the table's files
     merge_by_copying         true: merges may copy compressed bytes; false: they decode and encode every row
     apply_deletes            true: files with pending deletes are merged, without the deleted rows
+    into_current_spec        true: `maintain` moves rows of old partition specs into partitions of the current one
     delete_ratio_threshold   share of rows known to be deleted at which a file of any size is rewritten
     delete_ratio_spread      part of this share by which files fall due earlier, each by its path; 0: all at the share
     delete_file_threshold    number of delete files at which their data file is rewritten; unset: never
@@ -115,6 +116,7 @@ class SizePolicy:
     bytes_per_row: float | None = _key(None, "learned from the sizes and row counts of the table's files")
     merge_by_copying: bool = _key(True, "measured: 6-14x faster than decoding")
     apply_deletes: bool = _key(True, "Iceberg's `rewrite_data_files` applies them, too")
+    into_current_spec: bool = _key(False, "off: files of an old spec are merged within their partitions")
     delete_ratio_threshold: float = _key(0.3, "Iceberg, `rewrite_data_files`")
     delete_ratio_spread: float = _key(0.0, "off: all files fall due at the same share; 0.4 in tables with upserts")
     delete_file_threshold: int | None = _key(None, "Iceberg, `rewrite_data_files`")

@@ -277,12 +277,13 @@ class SizedTable:
 
         return inspect_files(self._context, where, filters, price_per_1000_requests)
 
-    def plan(self, where: Where = None, budget_bytes: Size = None) -> Plan:
+    def plan(self, where: Where = None, budget_bytes: Size = None, *, into_current_spec: bool = False) -> Plan:
         """Preview `compact`: return its plan, with a forecast of the bytes that it would copy and decode.
 
         Args:
             where: A filter that selects partitions, as in `inspect`.
             budget_bytes: The most bytes to rewrite, as in `compact`.
+            into_current_spec: True to preview the moves of `compact`. Merges are previewed if there are none.
 
         Returns:
             The files to merge and the files to keep, each with a reason.
@@ -291,7 +292,8 @@ class SizedTable:
             ArgumentError: The filter is malformed, or names a column that the table does not have.
             ValueError: The budget is negative or malformed.
         """
-        return compaction.plan_compaction(self._context.select(where), Budget.of(budget_bytes).size_bytes)
+        size_bytes = Budget.of(budget_bytes).size_bytes
+        return compaction.plan_compaction(self._context, where, size_bytes, into_current_spec=into_current_spec)
 
     def compare_policies(self, *policies: Mapping[str, object]) -> PolicyComparison:
         """Compare the cost of recent batches under other policies.
@@ -314,7 +316,14 @@ class SizedTable:
 
         return compare_policies(self._context, policies)
 
-    def compact(self, where: Where = None, budget_bytes: Size = None, budget_seconds: Duration = None) -> Report:
+    def compact(
+        self,
+        where: Where = None,
+        budget_bytes: Size = None,
+        budget_seconds: Duration = None,
+        *,
+        into_current_spec: bool = False,
+    ) -> Report:
         """Merge the small files of every partition into as few files as possible.
 
         With Spark, all merges are one REPLACE commit, unless `budget_seconds` is set. Without Spark, they are committed
@@ -326,6 +335,8 @@ class SizedTable:
                 that save a scan the most per byte come first.
             budget_seconds: The seconds after which no further round begins, as a number or a string such as "25m"; None
                 for no limit. With this limit, merges are committed in rounds of at most about 2 GiB.
+            into_current_spec: True to move the rows of files of old partition specs into partitions of the current spec
+                first. These files are rewritten whatever their size.
 
         Returns:
             The report. Merges that failed are its first notes.
@@ -338,7 +349,8 @@ class SizedTable:
             ArgumentError: The filter is malformed, or names a column that the table does not have.
             ValueError: A budget is negative or malformed.
         """
-        return self._context.alone(compaction.compact, where, Budget.of(budget_bytes, budget_seconds))
+        budget = Budget.of(budget_bytes, budget_seconds)
+        return self._context.alone(compaction.compact, where, budget, into_current_spec=into_current_spec)
 
     def doctor(self) -> tuple[Check, ...]:
         """Check whether icesize can work on the table: load it, read, write and delete.

@@ -13,7 +13,8 @@ from icesize.errors import PolicyError
 from icesize.policy import DOCUMENTED, MIB, SizePolicy
 
 TARGET = "target_file_size_bytes"
-NOT_COUNTED = {"merge_by_copying", "apply_deletes", "delete_ratio_threshold", "delete_ratio_spread"}
+SWITCHES = {"merge_by_copying", "apply_deletes", "into_current_spec"}
+NOT_COUNTED = SWITCHES | {"delete_ratio_threshold", "delete_ratio_spread"}
 
 
 def test_defaults_are_the_documented_ones() -> None:
@@ -29,6 +30,7 @@ def test_defaults_are_the_documented_ones() -> None:
         "bytes_per_row": None,
         "merge_by_copying": True,
         "apply_deletes": True,
+        "into_current_spec": False,
         "delete_ratio_threshold": 0.3,
         "delete_ratio_spread": 0.0,
         "delete_file_threshold": None,
@@ -314,6 +316,7 @@ def test_documented_keys_are_the_fields() -> None:
         "bytes-per-row": "unset",
         "merge-by-copying": "true",
         "apply-deletes": "true",
+        "into-current-spec": "false",
         "delete-ratio-threshold": "0.3",
         "delete-ratio-spread": "0.0",
         "delete-file-threshold": "unset",

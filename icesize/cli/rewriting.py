@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     "icesize compact lake.db.events",
     "icesize compact lake.db.events --where \"hour = 'h191'\" --dry-run",
     "icesize compact lake.db.events --budget-bytes 20GiB --master 'local[4]'",
+    "icesize compact lake.db.events --into-current-spec",
+)
+@click.option(
+    "--into-current-spec",
+    is_flag=True,
+    help="Move rows of old partition specs into the current partitions first.",
 )
 @options.budget_bytes_option
 @options.budget_seconds_option
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
 @options.table_options
 def compact(
     target: Target, *, where: str | None, policy: Mapping[str, str], spark: SparkChoice,
-    budget_bytes: int | None, budget_seconds: float | None, dry_run: bool,
+    budget_bytes: int | None, budget_seconds: float | None, into_current_spec: bool, dry_run: bool,
 ) -> None:  # fmt: skip
     """Merge the small files of TABLE into as few as possible.
 
@@ -47,10 +53,12 @@ def compact(
     one commit or, with --budget-seconds, in rounds of at most about 2 GiB.
     """
     if dry_run:
-        _show_plan(target, target.open(policy, conf=spark.conf).plan(where, budget_bytes))
+        sized = target.open(policy, conf=spark.conf)
+        _show_plan(target, sized.plan(where, budget_bytes, into_current_spec=into_current_spec))
         return
     with spark.session("compact") as session:
-        _carry_out(partial(target.open(policy, session).compact, where, budget_bytes, budget_seconds), target)
+        work = target.open(policy, session).compact
+        _carry_out(partial(work, where, budget_bytes, budget_seconds, into_current_spec=into_current_spec), target)
 
 
 @command(

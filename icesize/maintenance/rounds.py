@@ -11,6 +11,7 @@ from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, is_from_outside
 from icesize.planning.deletes.delete_plan import DeleteRewrite
 from icesize.planning.files import FileFact, Layout
+from icesize.planning.merging.moves import may_move
 from icesize.planning.plan import MergeTask, Plan
 from icesize.table.catalog.access_errors import said
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, format_bytes, format_count, seconds_of
@@ -101,10 +102,11 @@ def as_they_are(
     A group is dropped if another writer has removed some of its input files, or deleted rows of them. `files` are the
     current files that may be among the inputs. The commit only checks for changes after `layout`.
     """
-    facts = {file.path: file for file in files if file.obstacle is None}
+    facts = {file.path: file for file in files}
     kept, lost = list[MergeTask](), list[str]()
     for group in groups:
-        inputs = tuple(facts[file.path] for file in group.inputs if file.path in facts)
+        found = (facts[file.path] for file in group.inputs if file.path in facts)
+        inputs = tuple(file for file in found if may_move(file) and (group.moves or not file.obstacle))
         if len(inputs) == len(group.inputs):
             kept.append(replace(group, inputs=inputs))
         else:

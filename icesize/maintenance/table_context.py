@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -20,6 +21,8 @@ from icesize.table.state.handle import Current, TableHandle
 from icesize.table.state.where import NO_MATCH, PartitionFilter, Where, partition_filter
 
 if TYPE_CHECKING:
+    from pyiceberg.manifest import ManifestFile
+
     from icesize.parquet.files.data_file import Results
     from icesize.parquet.files.settings import WriteSettings
     from icesize.parquet.files.uncommitted import Uncommitted
@@ -126,6 +129,14 @@ class Selection:
         return replace(plan, notes=tuple(dict.fromkeys((*self.current.warnings, *self.notes, *plan.notes))))
 
 
+EVERY_SIZE = 1 << 62
+"""A limit below which every file is."""
+
+
+def _is_old(may_hold: Callable[[ManifestFile], bool], current_spec_id: int, manifest: ManifestFile) -> bool:
+    return manifest.partition_spec_id != current_spec_id and may_hold(manifest)
+
+
 def lacks_row_ids(current: Current) -> bool:
     """Return whether the table was upgraded to format v3 and has had no commit since."""
     metadata = current.table.metadata
@@ -211,13 +222,19 @@ class TableContext:
         self.commit(current, NumberRows(), "giving row ids again is safe", dry_run=False)
         return self.load()
 
-    def select(self, where: Where = None, current: Current | None = None) -> Selection:
-        """Return the partitions whose rows all match `where`, of the table in `current` or in its newest state."""
+    def select(self, where: Where = None, current: Current | None = None, *, old_specs_only: bool = False) -> Selection:
+        """Return the partitions whose rows all match `where`, of the table in `current` or in its newest state.
+
+        With `old_specs_only`, they are those of old partition specs, and all of their files count as small.
+        """
         current = current or self.load()
         metadata, io = current.table.metadata, current.table.io
         chosen = partition_filter(metadata, where)
-        reader = self.handle.reader(current.policy)
-        layout, partly = chosen.select(reader.read(metadata, io, chosen.may_hold))
+        reader, keep = self.handle.reader(current.policy), chosen.may_hold
+        if old_specs_only:
+            reader = replace(reader, small_file_limit_bytes=EVERY_SIZE, policy=None)
+            keep = partial(_is_old, chosen.may_hold, metadata.default_spec_id)
+        layout, partly = chosen.select(reader.read(metadata, io, keep))
         notes = (f"{partly:,} partitions match the filter only in part and were left out",) if partly else ()
         if where is not None and not layout.partitions:
             notes = (NO_MATCH, *notes)

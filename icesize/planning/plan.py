@@ -59,16 +59,19 @@ class MergeTask(FileGroup):
     A merge has fewer outputs than inputs. One file alone is rewritten only to remove its deleted rows. The writer makes
     exactly `outputs` files of about `output_size_bytes`, because rolling at the target size would leave a small
     remainder. `label` is the partition as people write it. `cold` is True if the partition receives no rows any more.
-    The number of a group is its index in the plan, or among the groups of a run.
+    If `moves` is True, the rows go from a partition of an old spec into those of the current one, and `outputs` is the
+    least number of files. The number of a group is its index in the plan, or among the groups of a run.
     """
 
     outputs: int = 1
     label: str = ""
     cold: bool = False
+    moves: bool = False
 
     KEYS = keys(
         "size_bytes", "rows", "deleted_rows", "output_size_bytes", partition="label", label=None, inputs=None,
-        files=lambda group: len(group.inputs), input_files=lambda group: [file.path for file in group.inputs],
+        moves=None, files=lambda group: len(group.inputs),
+        input_files=lambda group: [file.path for file in group.inputs],
     )  # fmt: skip
 
     @property

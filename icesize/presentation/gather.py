@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from icesize.errors import TableError
-from icesize.maintenance.jobs.compaction import plan_compaction
+from icesize.maintenance.jobs.compaction import plan_of
 from icesize.maintenance.passes.inspecting import inspect_selected
 from icesize.maintenance.table_context import Selection, TableContext
 from icesize.planning.insight.trends import FileSizes, PastState, Trends, file_sizes
@@ -32,7 +32,7 @@ def gather(context: TableContext, since: int | str | None) -> Overview:
 
 def _overview(selection: Selection, since: int | str | None, now_ms: int) -> Overview:
     table, inspection = selection.current.table, inspect_selected(selection)
-    plan = plan_compaction(selection, None)
+    plan = plan_of(selection)
     history = history_of(table.metadata, selection.current.name)
     limit_bytes = selection.layout.small_file_limit_bytes
     chosen = chosen_snapshots(table.metadata, history)

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,7 +110,9 @@ def difference(wanted: list[str], found: list[str]) -> str:
 @operation("compact")
 def compact(pair: Pair, draw: Draw, point: str, middle: Statement | None) -> str:
     table = _open(pair, draw)
-    return "icesize: compact " + _kept_rows(pair, point, middle, table.compact)
+    moves = draw.maybe(0.3)
+    work = partial(table.compact, into_current_spec=moves)
+    return f"icesize: compact{' into the current spec' if moves else ''} " + _kept_rows(pair, point, middle, work)
 
 
 @operation("compact-spark")

@@ -199,6 +199,21 @@ def test_compact_where_takes_wholly_matching_partitions(table: Table, run: Run, 
     assert len(tables.live_paths(reloaded(tmp_path))) == 17
 
 
+def test_compact_into_the_current_spec(table: Table, run: Run, tmp_path: Path) -> None:
+    """--into-current-spec moves the rows of old partitions, then merges; a preview changes nothing."""
+    with table.update_spec() as update:
+        update.remove_field("kind").add_field("id", "bucket[2]", "by_id")
+    preview = run("compact", "--into-current-spec", "--dry-run").stdout.splitlines()[0]
+    assert preview.startswith("plan to move rows to the current partition spec: 3 partitions, 24 -> 3 files, ")
+    result = run("compact", "--into-current-spec")
+    assert result.exit_code == 0, result.output
+    assert " -30 +8 files, rows unchanged" in result.stdout
+    after = reloaded(tmp_path)
+    assert {file.partition.spec_id for file in tables.small_files(after)} == {1}
+    assert tables.ids_of(tables.sqlite_catalog(tmp_path)) == list(range(240))
+    assert run("compact", "--into-current-spec").stdout == "plan: nothing to merge, 2 files stay\n"
+
+
 def test_compact_json_has_only_the_report_on_stdout(table: Table, run: Run) -> None:
     """With --json the report is the only thing on standard output; the plan goes to standard error."""
     result = run("compact", "--json")

@@ -26,6 +26,7 @@ from icesize.maintenance.table_context import Advance, Selection, TableContext
 from icesize.planning.deletes.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
+from icesize.planning.merging.moves import plan_moves
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.merging.standing import standing_of
 from icesize.planning.plan import MergeTask, Plan
@@ -58,9 +59,26 @@ An hour is the time between two passes of most schedules.
 _WAITS = SkipReason.CONTESTED, SkipReason.OVER_BUDGET
 
 
-def plan_compaction(selection: Selection, budget_bytes: int | None) -> Plan:
-    """Return the plan of `compact`, with a forecast of the bytes that it would copy and decode."""
+def plan_compaction(
+    context: TableContext, where: Where, budget_bytes: int | None, *, into_current_spec: bool = False
+) -> Plan:
+    """Return the plan of `compact`, with a forecast of the bytes that it would copy and decode.
+
+    With `into_current_spec`, it is the plan of the moves if there are any.
+    """
+    if into_current_spec and (moves := _moves(context, where, budget_bytes)).groups:
+        return moves
+    return plan_of(context.select(where), budget_bytes)
+
+
+def plan_of(selection: Selection, budget_bytes: int | None = None) -> Plan:
+    """Return the plan of the merges of a selection, with a forecast."""
     return _forecast(selection, plan_merges(selection.layout, selection.current.policy, most_bytes=budget_bytes))
+
+
+def _moves(context: TableContext, where: Where, budget_bytes: int | None) -> Plan:
+    selection = context.select(where, old_specs_only=True)
+    return _forecast(selection, plan_moves(selection.layout, selection.current.policy, most_bytes=budget_bytes))
 
 
 def _forecast(selection: Selection, plan: Plan) -> Plan:
@@ -75,8 +93,30 @@ def _forecast(selection: Selection, plan: Plan) -> Plan:
         return replace(plan, notes=(*plan.notes, str(error)))
 
 
-def compact(context: TableContext, where: Where, budget: Budget) -> Report:
-    """Merge the small files of every matching partition; the observer gets the plan with its forecast first.
+def compact(context: TableContext, where: Where, budget: Budget, *, into_current_spec: bool = False) -> Report:
+    """Merge the small files of every matching partition, as `_in_rounds` does.
+
+    With `into_current_spec`, the rows of old partition specs are moved first, within the same budget. The report then
+    has an error of the merges.
+    """
+    began = context.environment.monotonic()
+    moved = _in_rounds(context, where, budget, moves=True) if into_current_spec else None
+    if moved is None:
+        return _in_rounds(context, where, budget) or Report(context.handle.name)
+    left = None if budget.size_bytes is None else max(0, budget.size_bytes - moved.bytes_written)
+    rest = replace(budget, size_bytes=left).after(context.environment.monotonic() - began)
+    try:
+        merged = None if rest.seconds == 0 else _in_rounds(context, where, rest)
+    except Exception as error:
+        if not can_end(error) or not moved.snapshot_ids:
+            raise
+        before = error.report if isinstance(error, CommitStateUnknown) else None
+        return ended_by(error, Report.together([moved, before]) if isinstance(before, Report) else moved)
+    return Report.together([moved, merged]) if merged else moved
+
+
+def _in_rounds(context: TableContext, where: Where, budget: Budget, *, moves: bool = False) -> Report | None:
+    """Merge or move files; the observer gets the plan with its forecast first. Return None if there is no move.
 
     If the work exceeds the bytes that the engine rewrites before one commit, or has a time limit, it runs in rounds
     with a commit each. No later round begins after the time limit or after a change of the partition spec. The report
@@ -85,10 +125,14 @@ def compact(context: TableContext, where: Where, budget: Budget) -> Report:
     A round in which every merge fails does not stop the others. Raises RewriteFailed if there is no other, and
     CommitStateUnknown with the attribute `report` of the rounds before.
     """
-    is_late, selection = budget.started(context.environment), context.select(where, context.numbered())
+    is_late = budget.started(context.environment)
+    selection = context.select(where, context.numbered(), old_specs_only=moves)
     most_bytes = context.engine.most_bytes if budget.seconds is None else context.round_bytes()
-    merges = plan_merges(selection.layout, selection.current.policy, most_bytes=budget.size_bytes)
-    whole = noting_rounds(merges, context.engine.most_bytes)
+    plan = plan_moves if moves else plan_merges
+    planned = plan(selection.layout, selection.current.policy, most_bytes=budget.size_bytes)
+    if moves and not planned.groups:
+        return None
+    whole = noting_rounds(planned, context.engine.most_bytes)
     context.environment.observe(Planned(lambda: _forecast(selection, whole)))
     advance = context.advance("merges", whole.bytes_to_write)
 
@@ -103,7 +147,7 @@ def compact(context: TableContext, where: Where, budget: Budget) -> Report:
     def again() -> Selection:
         if is_late():
             raise RoundsEnd(f"the budget of {budget.seconds:g} s is used up")
-        now = context.select(where)
+        now = context.select(where, old_specs_only=moves)
         if now.layout.spec_id != selection.layout.spec_id:
             raise RoundsEnd("another writer changed the partition spec")
         return now
@@ -203,9 +247,29 @@ def merge_round(
     return _merge(context, selection, plan)
 
 
+def move_round(context: TableContext, bytes_left: int | None, damaged: Collection[PartitionKey]) -> Report | None:
+    """Move rows of old partition specs, except of the `damaged` partitions, within the bytes left.
+
+    Return None if nothing is due, or if the policy does not want it.
+    """
+    current = context.numbered()
+    if not current.policy.into_current_spec:
+        return None
+    selection = context.select(current=current, old_specs_only=True).without(damaged)
+    contested = context.handle.contested(current, context.environment)
+    most_bytes = context.round_bytes(bytes_left)
+    plan = plan_moves(selection.layout, current.policy, most_bytes=most_bytes, contested=contested)
+    return _merge(context, selection, plan) if plan.is_due else None
+
+
 def plan_rounds(context: TableContext, budget_bytes: int | None) -> Plan:
-    """Return the plan of all such rounds for the table in its current state, with a forecast."""
+    """Return the plan of all such rounds for the table in its current state, with a forecast.
+
+    If rows have to be moved first, it is the plan of that.
+    """
     selection = context.select()
+    if selection.current.policy.into_current_spec and (moves := _moves(context, None, budget_bytes)).groups:
+        return moves
     return _forecast(selection, plan_of_round(context, selection, None, budget_bytes))
 
 

@@ -16,7 +16,7 @@ from icesize.environment import Stopwatch, rounded
 from icesize.errors import ClusteringOff, CommitStateUnknown, RewriteFailed, UnsupportedTable
 from icesize.events import Progress
 from icesize.maintenance.jobs.clustering import ClusterRequest, cluster_round, plan_clustering
-from icesize.maintenance.jobs.compaction import merge_round, plan_rounds
+from icesize.maintenance.jobs.compaction import merge_round, move_round, plan_rounds
 from icesize.maintenance.jobs.dangling_deletes import DanglingReport, remove_dangling_deletes
 from icesize.maintenance.jobs.rewrite_deletes import DeletesReport, rewrite_deletes
 from icesize.maintenance.jobs.rewrite_manifests import ManifestReport, rewrite_manifests
@@ -320,7 +320,8 @@ def _orphans(context: TableContext) -> OrphanReport:
 STEPS = (
     MaintenanceStep(
         # cold partitions first, to the fewest files; then the others, hottest first by the plan
-        "merges", "merging", (partial(merge_round, cold_only=True), partial(merge_round, cold_only=False)),
+        "merges", "merging",
+        (move_round, partial(merge_round, cold_only=True), partial(merge_round, cold_only=False)),
         plan_rounds, "merges",
     ),
     MaintenanceStep(

@@ -200,6 +200,11 @@ class MergeResult(Generic[F_co]):
         return cast("MergeResult[G]", replace(self, files=tuple(files)))  # type: ignore[arg-type]
 
     @property
+    def moves(self) -> bool:
+        """True if rows go into partitions of another spec."""
+        return any(file.partition.spec_id != self.inputs[0].partition.spec_id for file in self.files)
+
+    @property
     def rows_in(self) -> int:
         """Rows of the input files, according to their manifest entries."""
         return sum(file.rows for file in self.inputs)

@@ -28,6 +28,8 @@ class Refusal(str, Enum):
     """The table requires another compression than the file has, or most of the others have another."""
     SCHEMA_EVOLVED = "schema-evolved"
     """Columns or types of the file are not those of the table's current schema."""
+    MOVED = "moved"
+    """Rows go from a partition of an old spec into several of the current one."""
 
     NOT_PARQUET = "not-parquet"
     CORRUPT_FOOTER = "corrupt-footer"

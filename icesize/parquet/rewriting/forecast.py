@@ -66,7 +66,8 @@ def forecast(groups: Sequence[MergeTask], settings: WriteSettings) -> Forecast:
     file that cannot be read counts as decoded.
     """
     settings, size = settings.with_lineage, sum(group.size_bytes for group in groups)
-    if (reason := forbidden(settings)) is not None:
+    reason = Refusal.MOVED if groups and groups[0].moves else forbidden(settings)
+    if reason is not None:
         return Forecast(0, size, 0, {reason.value: sum(len(group.inputs) for group in groups)})
     likely = [likely_copied(group.inputs, settings) for group in groups]
     worth = [n for n, files in enumerate(likely) if _bytes_of(files) >= settings.limits.least_copied_bytes]

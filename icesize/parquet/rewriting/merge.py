@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from icesize.errors import RewriteFailed, is_from_outside
+from icesize.errors import RewriteFailed, SchemaMismatch, is_from_outside
 from icesize.parquet.deletes.deleted_rows import DeletedPositions, deleted_rows
 from icesize.parquet.files.data_file import MergeResult, NewDataFile, Rewritten
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
+from icesize.parquet.files.partitioning import split_by_partition
 from icesize.parquet.files.row_map import Ordered, RowMap, map_in_order
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import CopyRefused, Refusal, log_internal_error
@@ -24,6 +25,7 @@ from icesize.parquet.rewriting.copy_merge import copy_merge
 from icesize.parquet.rewriting.strategy import forbidden
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
+from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.file_counts import merged_files
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeTask
@@ -39,20 +41,22 @@ def merge(
     sequence number of the input files and of the applied equality deletes. Outputs with copied bytes lack metrics that
     only manifests have (`CopiedFile`). Rows keep their lineage (format v3); with `new_ids`, they get another one from
     the commit, as new rows do. With two `threads` or more, the others read ahead of the one that writes; the
-    files are byte for byte the same.
+    files are byte for byte the same. If the group moves, its rows go into the partitions of the table's current spec,
+    in files without a number: they inherit that of their commit.
 
     Raises `RewriteFailed`, after everything written is removed. Its attribute `path` is an input or delete file that is
     missing, damaged or does not have as many rows as its manifest entry records. If storage fails, `path` is the
     output.
     """
     with begun("merge", group, settings, names, threads=threads, new_ids=new_ids) as job:
-        result, deleted = _copied(job), job.deleted
+        result, deleted = _moved(job, settings.with_lineage, names) if group.moves else _copied(job), job.deleted
         if isinstance(result, Refusal):
             result = _decoded(job, result)
         if result.rows_in - deleted.rows != result.rows_out:
             rows = f"{result.rows_in} rows went in, {deleted.rows} of them deleted"
             raise RewriteFailed(f"Cannot merge: {rows}, and {result.rows_out} came out, report this", path=None)
-    files = tuple(replace(file, sequence_number=deleted.merged_sequence_number(group.inputs)) for file in result.files)
+    number = None if group.moves else deleted.merged_sequence_number(group.inputs)
+    files = tuple(replace(file, sequence_number=number) for file in result.files)
     row_map = deleted.left_out_of(result.row_map)
     return replace(result, files=files, rows_deleted=deleted.rows, named=deleted.named, row_map=row_map)
 
@@ -118,6 +122,19 @@ def _copied(job: Job) -> Rewritten | Refusal:
             return Refusal.SHORT_READ  # a lasting fault recurs when the files are decoded, with a message that names it
         log_internal_error(f"copying {len(job.group.inputs)} files", error)
         return Refusal.INTERNAL_ERROR
+
+
+def _moved(job: Job, current: WriteSettings, names: FileNames) -> Rewritten:
+    """Write the rows to the partitions of the current spec, whose settings are given."""
+    group, counted = job.group, Conservation(current)
+    live = read_inputs(group, job.new_files.settings, job.fetched, job.deleted.positions, counted)
+    parts = (part for table in live for part in split_by_partition(table, current))
+    try:
+        files = write_rows((), current, names, parts, counted)
+    except SchemaMismatch as error:  # NaN, for example, is no partition value
+        raise RewriteFailed(f"Cannot move {len(group.inputs)} files: {error}", path=None) from error
+    codes = {Refusal.MOVED.value: len(group.inputs)}
+    return MergeResult(group.inputs, tuple(files), group.size_bytes, decode_reasons=codes)
 
 
 def _decoded(job: Job, refused: Refusal) -> Rewritten:

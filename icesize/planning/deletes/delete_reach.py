@@ -19,6 +19,17 @@ is committed at or before S, between S and the commit, and after the commit:
 An output that holds rows of the same commit carries that commit's number, which equality deletes between S and the
 commit would not reach any more: one that hits an older input drops the group. A delete file that is listed again with
 d <= S is a known one, written again.
+
+A *move* writes rows of a partition of an old spec into partitions of the current one. Deletes of one do not reach files
+of the other, but those without partition values reach both. The output carries the number of its commit:
+
+| equality delete | at or before S | between | after |
+|---|---|---|---|
+| of the old partition | applied | the group is dropped | does not reach the rows any more |
+| of the new partition | does not reach the rows, as before | does not reach them, as before | reaches them |
+| without partition values | applied | the group is dropped | reaches them, as before |
+
+Position deletes are as above.
 """
 
 from __future__ import annotations

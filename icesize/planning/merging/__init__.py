@@ -4,6 +4,7 @@
   once
 - `contention`: where merging waits because other writers change rows of the same partitions
 - `groups`: small files of a partition -> merge groups, and which groups a budget pays for
+- `moves`: which files of old partition specs go into partitions of the current one
 - `planner`: layout + SizePolicy -> Plan: which small files are merged now, and why the others are not
 - `schedule`: which small files of one partition to merge now, so that few remain and little is rewritten over time
 - `standing`: the state of partitions that a plan leaves as they are, of one or of all that a batch does not touch

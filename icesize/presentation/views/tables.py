@@ -173,6 +173,8 @@ def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
 def headline(result: Plan) -> str:
     """Return the changes of a plan in one line."""
     title, verb = (f"cluster ({result.clustering.by})", "cluster") if result.clustering else ("plan", "merge")
+    if any(group.moves for group in result.groups):
+        title = "plan to move rows to the current partition spec"
     if not result.groups:
         return f"{title}: nothing to {verb}, {format_count(result.files_before, 'file')} stay"
     partitions = format_count(len({g.partition for g in result.groups}), "partition")

@@ -93,7 +93,7 @@ def work_for_spark(groups: Mapping[int, MergeTask], settings: WriteSettings, lim
     """
     large, copied = dict[int, int](), 0
     for number, group in sorted(groups.items(), key=lambda item: item[1].size_bytes):
-        work = work_bytes(group.inputs, settings)
+        work = group.size_bytes if group.moves else work_bytes(group.inputs, settings)
         is_copied = work < group.size_bytes
         copied += group.size_bytes if is_copied else 0
         if work > limits.driver_merge_bytes or (is_copied and copied > limits.driver_copy_bytes):

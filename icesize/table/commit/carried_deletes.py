@@ -40,10 +40,11 @@ class CarriedDeletes:
         rows = {FileFact(f.path, f.size_bytes, f.rows, f.partition): dead[f.path] for f in outputs if f.path in dead}
         content = frozenset((file.path, some.serialize()) for file, some in rows.items())
         if content not in self._known:
-            new_files = NewFiles(self.settings(), self.names)
+            partition = next(iter(rows)).partition
+            new_files = NewFiles(self.settings().of_spec(partition.spec_id), self.names)
             with new_files.all_or_none():
                 if new_files.settings.format_version >= FIRST_WITH_LINEAGE:
-                    files = write_vectors(new_files, next(iter(rows)).partition, rows)
+                    files = write_vectors(new_files, partition, rows)
                 else:
                     files = tuple(write_positions(new_files, {file: some}) for file, some in rows.items())
             self._known[content] = files

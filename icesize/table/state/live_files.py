@@ -89,7 +89,7 @@ class Obstacles:
         if self.has_row_ids:
             files = [f if f.first_row_id is not None else without_row_ids(f) for f in files]
         if key.spec_id in self.unfit_specs:
-            return tuple(replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files)
+            files = [replace(f, obstacle=f.obstacle or SkipReason.OLD_SPEC) for f in files]
         if is_nan(key):
             # the partition value of such a file does not find its deletes either, one more reason to skip it
             return tuple(replace(f, obstacle=f.obstacle or SkipReason.NAN_PARTITION) for f in files)
@@ -101,7 +101,8 @@ class Obstacles:
         noted = self.deletes.noted(file)
         if noted.delete_files and not self.apply_deletes:
             noted = replace(noted, obstacle=SkipReason.HAS_DELETES)
-        again = noted.obstacle is None and self.listed_twice and normalised(file.path) in self.listed_twice
+        is_free = noted.obstacle in (None, SkipReason.OLD_SPEC)
+        again = is_free and self.listed_twice and normalised(file.path) in self.listed_twice
         return replace(noted, obstacle=SkipReason.LISTED_TWICE) if again else noted
 
 
@@ -187,10 +188,10 @@ class LiveFiles:
             total.large += of_large
 
     def _may_have_deletes(self, keys: Sequence[PartitionKey]) -> NDArray[np.bool_]:
-        unfit, deletes = self.obstacles.unfit_specs, self.obstacles.deletes
+        deletes = self.obstacles.deletes
         if not deletes:
             return np.zeros(len(keys), np.bool_)
-        return np.array([key.spec_id not in unfit and deletes.concerns(key) for key in keys])
+        return np.array([deletes.concerns(key) for key in keys])
 
     def _facts(self, key: PartitionKey, found: _Found) -> PartitionFacts:
         noted = self.obstacles.noted

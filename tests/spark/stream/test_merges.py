@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,23 @@ def test_partitions_of_an_old_spec_are_merged_when_they_are_cold(spark: SparkSes
     assert sum(report.files_removed for report in reports) >= 3
     assert lake.files_per_partition()[("h0",)] == 1
     assert lake.rows() == rows_of(events(range(7)))
+
+
+def test_spark_moves_rows_into_the_current_spec(spark: SparkSession, lake: Lake) -> None:
+    """Tasks write the files of the new partitions; later batches go on there."""
+    lake.create()
+    lake.limits = replace(lake.limits, driver_merge_bytes=0, driver_copy_bytes=0, local_work_bytes=0)
+    table = lake.open(spark)
+    sink = table.sink("s")
+    for batch in range(3):
+        sink(counted(spark, events(range(batch * 20, batch * 20 + 20), hours=2)), batch)
+    with lake.table().update_spec() as update:
+        update.remove_field("p0_hour").add_field("id", "bucket[3]", "bucket")
+    assert table.compact(into_current_spec=True).files_removed > 6
+    assert lake.files_per_partition() == {(0,): 1, (1,): 1, (2,): 1}
+    sink(counted(spark, events([60])), 3)
+    assert lake.rows() == rows_of(pa.concat_tables([events(range(60), hours=2), events([60])]))
+    assert lake.orphans() == set()
 
 
 def test_ineligible_files_are_named(spark: SparkSession, lake: Lake) -> None:

@@ -81,7 +81,10 @@ class Merge(Step):
         changes = state.changed_inputs(base.head, [file for file in inputs if file.path not in new], own)
         has_deletes = state.has_deletes or bool(own.new)
         found = [
-            follow(group, changes, beside_new=group.inputs[0].partition in with_new, has_deletes=has_deletes)
+            # rows that move to another spec get the number of the commit, as those beside new rows do
+            follow(
+                group, changes, beside_new=group.moves or group.inputs[0].partition in with_new, has_deletes=has_deletes
+            )
             for group in self.groups
         ]
         if self.carrier is None:
