@@ -185,14 +185,6 @@ def test_rows_are_counted_against_the_manifest(tmp_path: Path, claimed: int, pos
     assert files_below(tmp_path) == before
 
 
-def test_files_of_another_spec_are_refused(tmp_path: Path) -> None:
-    """Their rows may belong to several partitions of the current spec."""
-    options = hourly(tmp_path)
-    small = inputs(options, [5, 5])
-    with pytest.raises(RewriteFailed, match="partition spec 7"):
-        merge(MergeTask(small, PartitionKey(7, ("h1",)), 1), options, MERGED)
-
-
 @pytest.mark.internal_error
 def test_a_bug_in_copying_is_named_and_the_rows_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
