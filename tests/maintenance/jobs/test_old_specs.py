@@ -163,6 +163,22 @@ def test_a_newer_delete_in_an_old_partition_drops_its_group_alone(catalog: Catal
     assert ids_of(catalog) == [2, 3, 4, 5, 6]
 
 
+def test_a_newer_delete_of_few_rows_is_carried_over(catalog: Catalog) -> None:
+    """As a delete in the partition of the old spec."""
+    make_table(catalog)
+    append(catalog, range(10))
+    hit = small_files(append(catalog, range(10, 20)))[0]
+    with theirs(catalog.load_table("db.t")).update_spec() as update:
+        update.remove_field("kind")
+    with armed("files-written", once(lambda: delete_rows(catalog, hit))):
+        report = opened(catalog).compact()
+    assert (report.files_removed, report.conflicts) == (2, ())
+    table = catalog.load_table("db.t")
+    check(table)
+    assert [(file.partition, file.delete_files) for file in small_files(table)] == [(PartitionKey(0, ("a",)), 1)]
+    assert [row[0] for row in live_rows(catalog)] == list(range(1, 20))
+
+
 def test_a_newer_equality_delete_reaches_the_merged_file(catalog: Catalog) -> None:
     """It applies to the output as it did to the inputs: the number of the output is not raised."""
     hit = next(file for file in old_files(of_two_specs(catalog)) if file.partition.values == ("a",))

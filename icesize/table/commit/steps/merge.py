@@ -80,12 +80,11 @@ class Merge(Step):
         own = next((step.own_deletes for step in earlier if isinstance(step, RowDelta)), NO_OWN_DELETES)
         changes = state.changed_inputs(base.head, [file for file in inputs if file.path not in new], own)
         has_deletes = state.has_deletes or bool(own.new)
+        # rows that move to another spec get the number of the commit, too
+        beside = [group.moves or group.inputs[0].partition in with_new for group in self.groups]
         found = [
-            # rows that move to another spec get the number of the commit, as those beside new rows do
-            follow(
-                group, changes, beside_new=group.moves or group.inputs[0].partition in with_new, has_deletes=has_deletes
-            )
-            for group in self.groups
+            follow(group, changes, beside_new=beside_new, has_deletes=has_deletes)
+            for group, beside_new in zip(self.groups, beside, strict=True)
         ]
         if self.carrier is None:
             found = [each if isinstance(each, str) or not each.dead else DELETED for each in found]
