@@ -79,19 +79,17 @@ def mark_named(
     return found
 
 
-def paths_named(delete: DeleteFile, storage: Storage, among: Collection[str] | None = None) -> frozenset[str]:
+def paths_named(delete: DeleteFile, storage: Storage) -> frozenset[str]:
     """Return the data files that a position delete file names, as `plain_path` writes them.
 
-    With `among`, only those paths are considered. Reads only the column of paths, and only row groups that may have
-    such paths. Raises `RewriteFailed` if the file cannot be read.
+    Reads only the column of paths. Raises `RewriteFailed` if the file cannot be read.
     """
-    wanted = None if among is None else frozenset(map(plain_path, among))
     found: set[str] = set()
     with _by_codes(delete, storage) as parquet:
         name = _column(parquet, PATH)
-        for batch in _batches(parquet, [name], wanted):
+        for batch in _batches(parquet, [name], None):
             found.update(map(plain_path, _paths(batch, name).unique().to_pylist()))
-    return frozenset(found if wanted is None else found & wanted)
+    return frozenset(found)
 
 
 @contextmanager

@@ -132,11 +132,6 @@ class Loaded:
         recorded = recent_commits(self.properties) if self.hides_history else {}
         return [*recorded.get(run_id, shown)]
 
-    def snapshot_of(self, base: Head) -> Snapshot | None:
-        """Return the snapshot of an earlier head of the branch; None if the known history does not contain it."""
-        ancestors = known_ancestors(self.table.metadata, self.ref)
-        return next((s for s in ancestors if s.snapshot_id == base.snapshot_id), None)
-
     def live(self, paths: Collection[str], refs: Iterable[str] = ()) -> set[str]:
         """Return those of the paths that the head of the branch lists, or the head of another one of these branches."""
         heads = [self.manifests, *map(self._manifests_of, refs)]
@@ -161,7 +156,8 @@ class Loaded:
 
     def has_left(self, base: Head) -> bool:
         """Return True if the branch shows its history, and the earlier head is not in it."""
-        return not self.hides_history and self.snapshot_of(base) is None
+        ancestors = known_ancestors(self.table.metadata, self.ref)
+        return not self.hides_history and all(each.snapshot_id != base.snapshot_id for each in ancestors)
 
     def later_than(self, before: Loaded) -> bool:
         """Return True if a value that a commit on `before` asserts has certainly changed since.
