@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pyroaring import BitMap
 
-from icesize.parquet.files.row_map import Span
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.pages import (
     DICTIONARY_ENCODINGS,
@@ -29,7 +28,8 @@ class Part:
     """One row group that becomes part of a larger one, without the rows at the `deleted` positions.
 
     `inherited` are the row id of its first row, and the sequence number of the last change, that rows have without a
-    stored lineage; None if the new file stores no lineage. `span` are its rows in their file.
+    stored lineage; None if the new file stores no lineage. `span` are its rows in their file, as
+    `icesize.parquet.files.row_map` has them.
     """
 
     source: Source
@@ -37,7 +37,7 @@ class Part:
     group: RowGroup
     deleted: BitMap | None = None
     inherited: tuple[int, int] | None = None
-    span: Span = ("", 0, 0)
+    span: tuple[str, int, int] = ("", 0, 0)
 
     @property
     def rows(self) -> int:

@@ -135,9 +135,8 @@ def validated(request: CommitRequest, loaded: Loaded, left_out: CommitOutcome) -
 
 def _with(request: CommitRequest, steps: tuple[Step, ...]) -> CommitRequest:
     """Return the request with these steps, without counts that were made for other steps."""
-    if steps == request.steps:
-        return request
-    summary = {key: value for key, value in request.summary.items() if key != SMALL_FILES_MAX}
+    left_out = () if steps == request.steps else (SMALL_FILES_MAX,)  # equal ones may have other files for a state
+    summary = {key: value for key, value in request.summary.items() if key not in left_out}
     return replace(request, steps=steps, summary=summary)
 
 

@@ -41,8 +41,8 @@ class Merge(Step):
     groups: tuple[Merged, ...]
     essential: ClassVar[bool] = False
     carrier: CarriedDeletes | None = field(default=None, compare=False)
-    followed: tuple[Followed, ...] = ()
-    deletes: tuple[NewDeleteFile, ...] = ()
+    followed: tuple[Followed, ...] = field(default=(), compare=False)
+    deletes: tuple[NewDeleteFile, ...] = field(default=(), compare=False)
 
     @property
     def files(self) -> tuple[NewDataFile, ...]:
