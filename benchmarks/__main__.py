@@ -7,7 +7,7 @@ import sys
 
 NAMES = (
     "policy", "stream", "compact", "deletes", "compact_upserts", "merge", "plan", "expire", "shuffle",
-    "rivals", "cluster", "connect", "simulate", "upserts", "catalog", "maintain", "verify", "object-store",
+    "rivals", "cluster", "connect", "beside", "simulate", "upserts", "catalog", "maintain", "verify", "object-store",
 )  # fmt: skip
 
 

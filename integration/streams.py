@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -15,11 +16,13 @@ K = 3
 
 
 class Reader:
-    """A stream reader with default options: what it has seen, as often as it has seen it."""
+    """A stream reader, by default with Iceberg's options: what it has seen, as often as it has seen it."""
 
-    def __init__(self, spark: SparkSession, table: str, checkpoint: Path) -> None:
+    def __init__(
+        self, spark: SparkSession, table: str, checkpoint: Path, options: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.seen: Counter[int] = Counter()
-        stream = spark.readStream.format("iceberg").load(table)
+        stream = spark.readStream.format("iceberg").options(**options).load(table)
         self._query = stream.writeStream.foreachBatch(self._take).option("checkpointLocation", str(checkpoint)).start()
 
     def _take(self, df: DataFrame, batch_id: int) -> None:
@@ -42,8 +45,10 @@ class Reader:
 
 
 @contextmanager
-def reading(spark: SparkSession, table: str, checkpoint: Path) -> Iterator[Reader]:
-    reader = Reader(spark, table, checkpoint)
+def reading(
+    spark: SparkSession, table: str, checkpoint: Path, options: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[Reader]:
+    reader = Reader(spark, table, checkpoint, options)
     try:
         yield reader
     finally:
