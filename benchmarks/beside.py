@@ -4,7 +4,8 @@
 
 In each round, icesize merges all files of one partition, while Spark on one core updates rows of it. Then all rows are
 compared with those of the committed statements, row ids included, and the table is rolled back. Nobody repeats a
-failed statement or a dropped merge. The ways differ in the mode of the statements:
+failed statement or a dropped merge. The first clustering gives the table a sort order, so later compactions sort and
+are slower. The ways differ in the mode of the statements:
 
 | way | the statements |
 |---|---|
