@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from pyroaring import BitMap
 
-from icesize.parquet.deletes.position_files import write_positions
-from icesize.parquet.deletes.vectors import write_vectors
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.names import FileNames
@@ -40,6 +38,10 @@ class CarriedDeletes:
         rows = {FileFact(f.path, f.size_bytes, f.rows, f.partition): dead[f.path] for f in outputs if f.path in dead}
         content = frozenset((file.path, some.serialize()) for file, some in rows.items())
         if content not in self._known:
+            # few commits write deletes, and the writers of files take time to load
+            from icesize.parquet.deletes.position_files import write_positions
+            from icesize.parquet.deletes.vectors import write_vectors
+
             partition = next(iter(rows)).partition
             new_files = NewFiles(self.settings().of_spec(partition.spec_id), self.names)
             with new_files.all_or_none():
