@@ -111,7 +111,7 @@ def rows_named(deletes: Mapping[FileFact, Sequence[DeleteFile]], storage: Storag
     """
     positions = {file.path: BitMap() for file in deletes}
     every = {delete.id: delete for some in deletes.values() for delete in some}
-    vectors = {file.path: delete for file, some in deletes.items() for delete in some if delete.is_vector}
+    vectors = vectors_of([*deletes], [*every.values()])
     with closing(Ahead(max(1, min(requests_at_once(), len(every))))) as ahead:
         mark_vectors(vectors, [*deletes], positions, storage, ahead)
         others = [delete for delete in every.values() if not delete.is_vector]

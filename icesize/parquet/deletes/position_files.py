@@ -14,6 +14,7 @@ from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.deletes.positions import PATH, POSITION
 from icesize.parquet.deletes.vectors import write_vectors
 from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
+from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles, rewrite_failed
 from icesize.parquet.files.properties import METRICS_DEFAULT
@@ -23,7 +24,7 @@ from icesize.parquet.writing.encoding import Encoding
 from icesize.parquet.writing.file_writer import FileEncoder
 from icesize.planning.deletes.delete_plan import DeleteRewrite
 from icesize.planning.deletes.delete_reach import DataFiles
-from icesize.planning.files import DeleteFile, FileFact
+from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 
 _COLUMNS = Schema(PATH.field, POSITION.field)
 _OF_ROWS = ("write.metadata.metrics.", "write.parquet.bloom-filter-", "write.parquet.dict-")
@@ -51,10 +52,7 @@ def write_position_deletes(
         replaced = _replaced(rewrite)
         number = max(delete.sequence_number for delete in replaced)
         rows = {file: found for file in rewrite.files if (found := deleted.positions.get(file.path))}
-        if settings.format_version >= 3:
-            files = write_vectors(new_files, rewrite.partition, rows, number) if rows else ()
-        else:
-            files = tuple(write_positions(new_files, {file: some}, number) for file, some in rows.items())
+        files = write_one_each(new_files, rewrite.partition, rows, number)
     return RewrittenDeletes(rewrite.partition, rewrite.files, replaced, files, deleted.named)
 
 
@@ -71,6 +69,18 @@ def _of_positions(settings: WriteSettings) -> WriteSettings:
     properties = {key: value for key, value in settings.properties.items() if not key.startswith(_OF_ROWS)}
     properties[METRICS_DEFAULT] = "full"
     return replace(settings, schema_json=_COLUMNS.model_dump_json(), properties=properties)
+
+
+def write_one_each(
+    new_files: NewFiles, partition: PartitionKey, deleted: Mapping[FileFact, BitMap], number: int | None = None
+) -> tuple[NewDeleteFile, ...]:
+    """Write a vector for each data file of a partition, all in one Puffin file; before format v3, a delete file each.
+
+    `number` is as in `write_positions`.
+    """
+    if new_files.settings.format_version < FIRST_WITH_LINEAGE:
+        return tuple(write_positions(new_files, {file: rows}, number) for file, rows in deleted.items())
+    return write_vectors(new_files, partition, deleted, number) if deleted else ()
 
 
 def write_positions(

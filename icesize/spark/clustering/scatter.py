@@ -144,8 +144,8 @@ class Scatter:
         counted = Conservation(self.settings)
         live = read_inputs(group, self.settings, deleted=deleted.positions, counted=counted)
         firsts = ((division.numbers[file.path], deleted.live_rows(file)) for file in group.inputs)
-        numbers = np.concatenate([np.arange(first, first + rows, dtype=np.uint64) for first, rows in firsts])
-        for rows in of_size(numbered(live, numbers.astype(np.uint32)), limits.scattered_bytes, limits.sorted_rows):
+        numbers = np.concatenate([np.arange(first, first + rows).astype(np.uint32) for first, rows in firsts])
+        for rows in of_size(numbered(live, numbers), limits.scattered_bytes, limits.sorted_rows):
             nan = nan_columns(self.settings, rows)
             for partition, some in by_part(rows, division.cuts.part_of(self.order.keys(rows))):
                 assignments = division.assignments[partition]

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pyroaring import BitMap
 
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
-from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
 from icesize.parquet.files.settings import WriteSettings
@@ -39,16 +38,12 @@ class CarriedDeletes:
         content = frozenset((file.path, some.serialize()) for file, some in rows.items())
         if content not in self._known:
             # few commits write deletes, and the writers of files take time to load
-            from icesize.parquet.deletes.position_files import write_positions
-            from icesize.parquet.deletes.vectors import write_vectors
+            from icesize.parquet.deletes.position_files import write_one_each
 
             partition = next(iter(rows)).partition
             new_files = NewFiles(self.settings().of_spec(partition.spec_id), self.names)
             with new_files.all_or_none():
-                if new_files.settings.format_version >= FIRST_WITH_LINEAGE:
-                    files = write_vectors(new_files, partition, rows)
-                else:
-                    files = tuple(write_positions(new_files, {file: some}) for file, some in rows.items())
+                files = write_one_each(new_files, partition, rows)
             self._known[content] = files
             self.written |= {file.path: file for file in files}
         return self._known[content]

@@ -150,7 +150,7 @@ class Loaded:
         if not inputs or (self.head.snapshot_id == base.snapshot_id and not own):
             return {}
         metadata = self.table.metadata
-        snapshot = next((each for each in metadata.snapshots if each.snapshot_id == base.snapshot_id), None)
+        snapshot = None if base.snapshot_id is None else metadata.snapshot_by_id(base.snapshot_id)
         check = InputCheck(self.table.io, self.store, metadata.specs(), self.manifests, snapshot, own)
         return check.changes(inputs)
 

@@ -41,6 +41,7 @@ from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.planning.deletes.delete_reach import DataFiles, may_hit, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId, PartitionKey
 from icesize.table.catalog.history import operation_of
+from icesize.table.commit.conflicts import DELETED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
@@ -50,7 +51,6 @@ from icesize.table.records.summary import CommitKind
 TAKEN = "another writer took delete files of it away"
 LISTED_AGAIN = "another writer listed a data file of it again"
 UPGRADED = "the table was upgraded to a format version that has deletion vectors instead"
-DELETED = "another writer deleted rows of it"
 NEEDED = "other data files need most of its delete files now"
 
 
