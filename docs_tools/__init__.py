@@ -5,7 +5,7 @@
 - `command_reference`: the page of commands: groups, options and examples from click, and links
 - `commands`: command lines in shell blocks and transcripts, run in this process or parsed
 - `drawings`: the plots of the policy page, from the simulation of the benchmark `policy`, and the layers of the code
-- `fault_pages`: the page of faults: a summary by component, then the tests of each component
+- `fault_pages`: the summary of the fault tests by component
 - `lake`: a table full of small files, made without Spark, for transcripts and examples
 - `messages`: texts that the code can print, as templates, for the page that explains them
 - `parts`: the generated parts of pages, each between two comments

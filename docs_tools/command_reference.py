@@ -11,18 +11,18 @@ import click
 from icesize.cli.main import main
 
 SEE_ALSO = {
-    "scan": ("[output](output.md#scan)", "[catalogs](catalogs.md#rank-the-tables-of-a-catalog)"),
+    "scan": ("[output](output.md#scan)", "[catalogs](whole-catalogs.md#rank-the-tables-of-a-catalog)"),
     "inspect": ("[output](output.md#inspect)", "[clustering advice](maintenance.md#find-columns-to-cluster-by)"),
-    "plan": ("[output](output.md#plan)", "[compare policies](policy.md#compare-policies-on-your-table)"),
+    "plan": ("[output](output.md#plan)", "[compare policies](settings.md#compare-policies-on-your-table)"),
     "versions": ("[output](output.md#versions)", "[versions](versions.md#list-and-read-versions)"),
     "streams": ("[output](output.md#streams)", "[streams](streams.md)"),
-    "history": ("[output](output.md#history)", "[operating](operating.md#show-the-history)"),
-    "report": ("[output](output.md#report)", "[operating](operating.md#show-the-history)"),
+    "history": ("[output](output.md#history)", "[operating](reports.md#show-the-history)"),
+    "report": ("[output](output.md#report)", "[operating](reports.md#show-the-history)"),
     "verify": ("[verify](verify.md)",),
     "compact": ("[output](output.md#compact-and-cluster)", "[guide](guide-compact.md)"),
     "cluster": ("[output](output.md#compact-and-cluster)", "[clustering](clustering.md)"),
     "maintain": (
-        "[output](output.md#maintain)", "[guide](guide-schedule.md)", "[maintenance](maintenance.md)",
+        "[output](output.md#maintain)", "[guide](schedulers.md#schedule-maintenance)", "[maintenance](maintenance.md)",
         "[whole catalogs](whole-catalogs.md)",
     ),
     "rewrite-deletes": ("[output](output.md#rewrite-deletes)", "[delete files](streams.md#tables-with-delete-files)"),
@@ -30,17 +30,17 @@ SEE_ALSO = {
         "[output](output.md#remove-dangling-deletes)", "[delete files](streams.md#tables-with-delete-files)",
     ),
     "rewrite-manifests": ("[output](output.md#rewrite-manifests)", "[maintenance](maintenance.md#run-single-steps)"),
-    "deduplicate": ("[output](output.md#deduplicate-and-rekey)", "[upserts](streams.md#upsert-changes)"),
-    "rekey": ("[output](output.md#deduplicate-and-rekey)", "[upserts](streams.md#upsert-changes)"),
+    "deduplicate": ("[output](output.md#deduplicate-and-rekey)", "[upserts](upserts.md#upsert-changes)"),
+    "rekey": ("[output](output.md#deduplicate-and-rekey)", "[upserts](upserts.md#upsert-changes)"),
     "restore": (
-        "[output](output.md#restore)", "[guide](guide-restore.md)", "[versions](versions.md#restore-a-version)",
+        "[output](output.md#restore)", "[versions](versions.md#restore-a-version)",
     ),
     "repair": ("[verify](verify.md#repair)",),
-    "expire-snapshots": ("[output](output.md#expire-snapshots)", "[versions](versions.md#expire-snapshots)"),
-    "remove-orphan-files": ("[output](output.md#remove-orphan-files)", "[versions](versions.md#remove-orphan-files)"),
+    "expire-snapshots": ("[output](output.md#expire-snapshots)", "[versions](free-space.md#expire-snapshots)"),
+    "remove-orphan-files": ("[output](output.md#remove-orphan-files)", "[versions](free-space.md#remove-orphan-files)"),
     "demo": ("[quick start](quickstart.md#run-the-demo)",),
     "doctor": ("[output](output.md#doctor)", "[maintenance](maintenance.md#diagnose-problems)"),
-    "config": ("[configuration file](configuration.md)", "[policy](policy.md)"),
+    "config": ("[configuration file](settings.md#configuration-file)", "[policy](settings.md)"),
     "completion": ("[maintenance](maintenance.md#for-programs)",),
 }  # fmt: skip
 """Links from each command to its output and to the task that it belongs to."""

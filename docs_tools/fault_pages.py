@@ -1,11 +1,10 @@
-"""The page of faults: a summary by component, then the tests of each component in a folded block."""
+"""The summary of the fault tests by component, for the page of guarantees."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from integration.faults.catalogue import FAULTS, INTRODUCTION, Tried, collect
+from integration.faults.catalogue import INTRODUCTION
 
 
 @dataclass(frozen=True)
@@ -62,11 +61,8 @@ COMPONENTS = (
 
 
 def summary() -> str:
-    """Return one line per component, each with a link to its tests."""
-    rows = [
-        f"| [{one.name}](#{_anchor(one.name)}) | {one.outcome} | {', '.join(map(str, one.faults))} |"
-        for one in COMPONENTS
-    ]
+    """Return one line per component."""
+    rows = [f"| {one.name} | {one.outcome} | {', '.join(map(str, one.faults))} |" for one in COMPONENTS]
     return "\n".join(["| what fails | what happens | faults |", "|---|---|---|", *rows])
 
 
@@ -74,34 +70,3 @@ def checks() -> str:
     """Return what every test checks, in the words of the catalogue."""
     start, end = INTRODUCTION.index("- "), INTRODUCTION.rindex("\n\n")
     return INTRODUCTION[start:end]
-
-
-def details() -> str:
-    """Return a section for each component, with a line for each fault and its tests in a folded block."""
-    tests = collect()
-    return "\n\n".join(_section(one, [test for test in tests if test.number in one.faults]) for one in COMPONENTS)
-
-
-def _section(component: Component, tests: list[Tried]) -> str:
-    faults = "\n".join(f"- **{number}**: {FAULTS[number]}" for number in component.faults)
-    by_test: dict[tuple[str, str], list[Tried]] = {}
-    for test in tests:
-        by_test.setdefault((test.file, test.test), []).append(test)
-    rows = [_row(numbers) for numbers in by_test.values()]
-    table = "\n".join(["| fault | promise | test | runs in |", "|---|---|---|---|", *rows])
-    noun = "test" if len(rows) == 1 else "tests"
-    folded = f'<details markdown="1">\n<summary>{len(rows)} {noun}</summary>\n\n{table}\n\n</details>'
-    return f"### {component.name}\n\n{component.outcome}\n\n{faults}\n\n{folded}"
-
-
-def _row(tests: list[Tried]) -> str:
-    """Return the row of one test of one or more faults of a component."""
-    numbers = ", ".join(str(test.number) for test in tests)
-    times = {test.when for test in tests}
-    when = times.pop() if len(times) == 1 else "both"
-    promise = tests[0].promise.replace("|", "\\|")
-    return f"| {numbers} | {promise} | `{tests[0].test}` | {when} |"
-
-
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w]+", "-", heading.lower())

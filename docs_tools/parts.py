@@ -77,7 +77,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "policy-keys": policy_keys,
     "policy-table": drawings.table,
     "errors": error_tree,
-    "faults": fault_pages.details,
     "fault-checks": fault_pages.checks,
     "fault-summary": fault_pages.summary,
     "commands": command_reference.page,

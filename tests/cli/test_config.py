@@ -169,7 +169,7 @@ def test_show_and_doctor_print_what_the_former_autopilot_chose(file: Path, lake:
 
 def test_the_example_of_the_docs_is_valid(tmp_path: Path) -> None:
     """It has every section, and no mistake."""
-    (block,) = blocks(DOCS / "configuration.md", "toml")
+    (block,) = blocks(DOCS / "settings.md", "toml")
     path = tmp_path / "icesize.toml"
     path.write_text(block.code)
     assert run("config", "check", str(path)).stdout == f"{path} is valid: 2 rules for policies, 1 catalog\n"

@@ -116,7 +116,7 @@ def test_every_room_is_drawn() -> None:
 def test_every_field_of_a_report_is_explained() -> None:
     """The operating page has each field of a report, and each reason why a file stays."""
     names = {field.name for field in fields(Report)} | {"write_amplification"}
-    page = PAGES["operating.md"]
+    page = PAGES["reports.md"]
     report = page.partition("## Every field of a Report")[2].partition("\n## ")[0]
     told = [name for row in re.findall(r"^\| (`.*?) \|", report, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)]
     assert sorted(told) == sorted(names)
@@ -127,7 +127,7 @@ def test_every_field_of_a_report_is_explained() -> None:
 def test_phases_of_a_batch_are_named() -> None:
     """The phases in the seconds of a report are those that the code takes the time of."""
     code = "".join(path.read_text() for path in (ROOT / "icesize" / "spark" / "stream").glob("batch*.py"))
-    row = next(line for line in PAGES["operating.md"].splitlines() if line.startswith("| `seconds`"))
+    row = next(line for line in PAGES["reports.md"].splitlines() if line.startswith("| `seconds`"))
     assert set(re.findall(r'\.lap\("(\w+)"\)', code)) <= set(re.findall(r"`(\w+)`", row))
 
 
@@ -149,7 +149,7 @@ def test_the_loggers_are_those_that_the_docs_name() -> None:
     for path in (ROOT / "icesize").rglob("*.py"):
         names |= set(re.findall(r'getLogger\("([\w.]+)"\)', path.read_text(encoding="utf-8")))
     assert names == {"icesize", "py4j.clientserver"}
-    assert all(f"`{name}`" in PAGES["operating.md"] for name in names)
+    assert all(f"`{name}`" in PAGES["reports.md"] for name in names)
 
 
 def test_every_key_of_a_summary_is_in_the_docs() -> None:
@@ -163,7 +163,7 @@ def test_every_error_is_in_the_docs() -> None:
     classes = [
         node.name for node in ast.parse(Path(errors.__file__).read_text()).body if isinstance(node, ast.ClassDef)
     ]
-    assert [name for name in classes if name not in PAGES["promises.md"]] == []
+    assert [name for name in classes if name not in PAGES["guarantees.md"]] == []
 
 
 def test_every_command_is_in_the_docs() -> None:
