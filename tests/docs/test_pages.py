@@ -38,6 +38,30 @@ def test_every_page_is_in_the_menu() -> None:
     assert sorted(re.findall(r"- ([\w-]+\.md)$", menu, re.MULTILINE)) == sorted(path.name for path in DOCS.glob("*.md"))
 
 
+_ONLY_ON_THE_SITE = re.compile(r"^ *(!!!|\?\?\?|<(?:div|details)\b|:::)", re.MULTILINE)
+"""Markup that the site understands, but that GitHub shows as text."""
+
+
+def _site_markup(page: Path) -> list[str]:
+    directives = {":::"} if page.name == "reference.md" else set()
+    return [mark for mark in _ONLY_ON_THE_SITE.findall(page.read_text(encoding="utf-8")) if mark not in directives]
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_pages_can_be_read_on_github(page: Path) -> None:
+    """Pages use Markdown that GitHub also shows; the reference alone has directives, and explains them."""
+    assert _site_markup(page) == []
+    if page.name == "reference.md":
+        assert "zensical serve" in PAGES[page.name].partition("\n## ")[0]
+
+
+def test_markup_of_the_site_is_found(tmp_path: Path) -> None:
+    """Admonitions, HTML and directives are found at the start of a line, and nothing else is."""
+    page = tmp_path / "page.md"
+    page.write_text("!!! note\n<div class='a'>\n::: icesize.open\n> [!NOTE]\n> !!! and `<div`\n", encoding="utf-8")
+    assert _site_markup(page) == ["!!!", "<div", ":::"]
+
+
 def test_every_block_says_what_it_is() -> None:
     """Code stands between fences that name its language, so that none escapes the tests."""
     found = [block.place for page in pages() for block in blocks(page) if block.language not in LANGUAGES]
