@@ -26,7 +26,7 @@ class WorkLimits:
     driver_upserts: int = 5_000_000
     """Most rows of a batch of upserts that the driver holds, at some 200 bytes each.
 
-    It resolves a larger batch in slices of so many rows.
+    It resolves a larger batch in slices of this number of rows.
     """
     driver_bytes_along: int = 32 * 2**20
     """Most bytes of older small files that one thread of the driver decodes and rewrites.

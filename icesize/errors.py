@@ -36,7 +36,7 @@ from icesize.redaction import redacted, scrub
 class IcesizeError(Exception):
     """Base of all errors of icesize; `facts` holds the values in the message.
 
-    Each value is also an attribute. If another error caused this one, icesize removes credentials from that error, too.
+    Each value is also an attribute. If another error caused this one, icesize also redacts that error.
     """
 
     def __init__(self, message: str, **facts: object) -> None:

@@ -12,7 +12,7 @@ after-swap      the commit is done, nothing is reported
 
 Other points: `cleanup` comes before each removal of an uncommitted file. `background` begins a cycle of the merges
 beside a stream. An expiry passes `expiry-decided` (nothing committed), then `before-delete`, before each batch of
-deletions. Orphan cleanup passes `before-delete`, too.
+deletions. Orphan cleanup also passes `before-delete`.
 
 A test in the same process arms a point with a callable (`with armed("before-swap", barrier.wait)`). The environment
 arms a child process: `ICESIZE_FAILPOINTS="before-swap@2=kill;planned=raise"` kills it with SIGKILL when it reaches

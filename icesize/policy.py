@@ -115,7 +115,7 @@ class SizePolicy:
     cold_after_commits: int = _key(20, "late rows of a partition mostly arrive within 20 batches")
     bytes_per_row: float | None = _key(None, "learned from the sizes and row counts of the table's files")
     merge_by_copying: bool = _key(True, "measured: 6-14x faster than decoding")
-    apply_deletes: bool = _key(True, "Iceberg's `rewrite_data_files` applies them, too")
+    apply_deletes: bool = _key(True, "Iceberg's `rewrite_data_files` also applies them")
     into_current_spec: bool = _key(False, "off: files of an old spec are merged within their partitions")
     delete_ratio_threshold: float = _key(0.3, "Iceberg, `rewrite_data_files`")
     delete_ratio_spread: float = _key(0.0, "off: all files fall due at the same share; 0.4 in tables with upserts")

@@ -51,7 +51,7 @@ class Report(Result):
         ineligible: Partitions with small files that must not be merged, and the number of these files.
         conflicts: Sentences about changes that were dropped because of other writers.
         internal_errors: Sentences about merges that were dropped because of a mistake in icesize, which is to be
-            reported. They are among the `notes`, too, and the log has the traceback.
+            reported. The `notes` also contain them, and the log has the traceback.
         notes: Sentences about everything else to know; failed merges first.
         already_committed: True if the table contained the batch before this call.
         merge_lag_batches: Batches committed by this process that no finished run of background merges has covered; None

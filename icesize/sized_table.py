@@ -156,8 +156,8 @@ def maintain(
             `spark.sql.catalog.<catalog>.*`, or from PyIceberg's configuration.
         policy: A SizePolicy or a mapping of its keys. Each given key overrides the properties of every table.
         concurrency: The number of tables that are maintained at the same time. From 2 on, four times as many if they
-            are in an object store and need little work, and with Spark, so many whose groups are large in addition.
-        take_over: True to maintain tables that another service maintains, too.
+            are in an object store and need little work, and with Spark, the same number with large groups in addition.
+        take_over: True to also maintain tables that another service maintains.
         dry_run: Change nothing. Return the state of the tables, and the merges that the budget pays for.
         environment: The clock, the limits and the observer; None uses the defaults.
         is_chosen: Called with the full name of each table that the pattern selects; False leaves it out.
@@ -380,7 +380,7 @@ class SizedTable:
         with its size. The call changes nothing and needs read access only.
 
         Args:
-            deep: Read all Parquet files, too: compare their rows with the manifests, and with their own footers, page
+            deep: Also read all Parquet files: compare their rows with the manifests, and with their own footers, page
                 indexes and checksums. In format v3, compare the ids of live rows.
             current: Look at the files of the newest snapshot only.
             inventory: Files of an inventory of the storage to use instead of a listing: Parquet or CSV with the columns
@@ -389,7 +389,7 @@ class SizedTable:
 
         Returns:
             The findings, each with the rule, the severity, the file and what to do. A table without an error
-            `is_valid`. If the storage cannot be listed, a note has the reason.
+            `is_valid`. If the storage cannot be listed, a note gives the reason.
 
         Raises:
             TableNotFound: The table does not exist.
@@ -1033,8 +1033,8 @@ class SizedTable:
     ) -> OrphanReport:
         """Find the files below the table's location that no metadata refers to, and delete them if `dry_run` is False.
 
-        Younger files stay, because a running batch may need them. Files that other tables of the catalog refer to stay,
-        too. If one of these tables cannot be read, only files with icesize's own names count as orphans.
+        Younger files stay, because a running batch may need them. Files that other tables of the catalog refer to also
+        stay. If one of these tables cannot be read, only files with icesize's own names count as orphans.
 
         Args:
             older_than: The minimum age of an orphan file, at least 24 hours; None is Iceberg's default of three days.

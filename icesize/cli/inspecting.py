@@ -141,7 +141,7 @@ def inspect(
     "icesize verify lake.db.events --inventory inventory.parquet",
     "icesize verify lake.db.events --deep --resume verified.json",
 )
-@click.option("--deep", is_flag=True, help="Read all data files and delete files, too.")
+@click.option("--deep", is_flag=True, help="Also read all data files and delete files.")
 @click.option("--current", is_flag=True, help="Look at the files of the newest snapshot only.")
 @click.option(
     "--resume",
@@ -305,7 +305,7 @@ def history(target: Target, *, limit: int | None) -> None:
 @click.option("--since", metavar="SNAPSHOT", help="Compare file sizes with those at this snapshot.")
 @click.option(
     "--tables", type=click.IntRange(0), metavar="N", default=10, show_default=True,
-    help="Of a catalog, also write the pages of the N worst tables, beside the page of the catalog.",
+    help="For a catalog, also write one page for each of the N worst tables.",
 )  # fmt: skip
 @options.table_options
 def report(target: Target, *, output: Path | None, png: Path | None, since: str | None, tables: int) -> None:

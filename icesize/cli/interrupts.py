@@ -22,7 +22,7 @@ SHELLS_COUNT_FROM = 128
 class Observers:
     """The observer of one command: it keeps the running commits, and calls the observers of the moment.
 
-    Of commits that ended, the newest few are kept: a service makes thousands, each of which holds facts of manifests.
+    Only the newest few commits that ended are kept: a service makes thousands, each of which holds facts of manifests.
     """
 
     def __init__(self, telemetry: Callable[[Event], object] | None = None) -> None:
@@ -47,7 +47,7 @@ class Observers:
 
     @contextmanager
     def also(self, *observers: Callable[[Event], object]) -> Iterator[None]:
-        """Call these observers, too, in the block."""
+        """Also call these observers in the block."""
         self._observers = observers
         try:
             yield

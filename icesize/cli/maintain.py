@@ -200,13 +200,13 @@ def maintain(
     orphans.
 
     TABLE can be a pattern such as 'lake.db.*', or a catalog or namespace with --all. The budget is spent where it saves
-    most files per byte, and each table has a part of it. Tables that another service maintains are left alone.
+    most files per byte, and each table receives a part of it. Tables that another service maintains are left alone.
 
     With --master, --remote or --conf, Spark tasks rewrite large groups of files, while this process does all other
     work.
 
-    Exit code 1 if a step failed; the other steps and tables still have their turn. The next pass continues where this
-    one stopped.
+    Exit code 1 if a step failed; the other steps and tables still run. The next pass continues where this one
+    stopped.
     """
     if several.is_wanted(target):
         from icesize.sized_table import engine_of

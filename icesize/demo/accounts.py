@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 FIRST_BATCHES = 20
-"""The table begins with so many batches' rows."""
+"""The number of batches whose rows the table begins with."""
 _DELETED, _NEW, _LATE = 0.03, 0.03, 0.02
 """Shares of deletes, of new accounts and of late events in a batch; the other events are updates."""
 _SEED = 3

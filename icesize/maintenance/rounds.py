@@ -60,7 +60,7 @@ class Budget:
         return is_late
 
     def after(self, seconds: float) -> Budget:
-        """Return the budget that is left after so many seconds."""
+        """Return the budget that is left after these seconds."""
         return self if self.seconds is None else replace(self, seconds=max(0.0, self.seconds - seconds))
 
 
@@ -171,7 +171,7 @@ def carried_out(
     A round in which every rewrite fails does not stop the others, and its error is the first note of the report. If no
     other round has a report, that RewriteFailed is raised. `run` may also raise RoundsEnd after the first round, or,
     after the first report, another error of icesize or from outside. Then the rounds end as in `ended_by`, and the
-    report has the number of remaining rewrites (`what`).
+    report counts the remaining rewrites (`what`).
     """
     done, failed = list[R](), list[RewriteFailed]()
     ended: tuple[Exception, str] | None = None

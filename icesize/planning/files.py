@@ -368,7 +368,7 @@ class Layout:
 
     Attributes:
         head: The snapshot.
-        spec_id: The table's current partition spec. Files of other specs are in the layout, too.
+        spec_id: The table's current partition spec. The layout also has files of other specs.
         small_file_limit_bytes: Files below this size are small.
         partitions: The partitions.
         complete: False if a filter ruled out manifests, which were not read.

@@ -218,7 +218,7 @@ class Plan(Result):
 
     @property
     def is_due(self) -> bool:
-        """True if files are due, also if a budget excludes all of them."""
+        """True if files are due, even if a budget excludes all of them."""
         return bool(self.groups) or any(skip.reason is SkipReason.OVER_BUDGET for skip in self.skipped)
 
     @property

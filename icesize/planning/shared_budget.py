@@ -35,9 +35,9 @@ def choose(jobs: Iterable[DueMerge], budget_bytes: int | None) -> list[DueMerge]
     """Return the jobs that a budget pays for (None: all), those with most benefit per byte first.
 
     A twentieth of the budget is divided equally among the tables. What a table does not use goes to the others. So a
-    table with few files has its turn beside one with a large backlog. The rest goes to the jobs with the most benefit.
-    If the equal shares cost more than a twentieth of the benefit, there are none. The benefit is at least half of the
-    best possible one, less a twentieth. It is 90 % if no job is larger than a twentieth of the budget.
+    table with few files is also maintained beside one with a large backlog. The rest goes to the jobs with the most
+    benefit. If the equal shares cost more than a twentieth of the benefit, there are none. The benefit is at least half
+    of the best possible one, less a twentieth. It is 90 % if no job is larger than a twentieth of the budget.
     """
     ranked = sorted(jobs, key=_bytes_per_benefit)
     if budget_bytes is None or sum(job.size_bytes for job in ranked) <= budget_bytes:

@@ -26,7 +26,7 @@ LISTERS = 4
 MOST_SPREAD = 1_000
 """Most entries of a directory whose subdirectories are listed one by one: those of one request.
 
-A table of 365,000 partitions has so many directories that listing each of them would take far longer.
+A table of 365,000 partitions has as many directories, and listing each of them would take far longer.
 """
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated")  # of local, S3, Azure and Google Cloud filesystems
 
@@ -171,7 +171,7 @@ class _FsspecStore(FileIOStore):
 
 
 def file_io_store(io: FileIO) -> FileIOStore:
-    """Return the store behind a FileIO. The filesystems of PyArrow and fsspec can list and copy, too."""
+    """Return the store behind a FileIO. The filesystems of PyArrow and fsspec can also list and copy."""
     kinds: dict[type[FileIO], type[FileIOStore]] = {PyArrowFileIO: _ArrowStore, FsspecFileIO: _FsspecStore}
     return next((kinds[kind] for kind in type(io).__mro__ if kind in kinds), FileIOStore)(io)
 

@@ -26,7 +26,7 @@ def normalised(location: str) -> str:
     """Return the spelling that all equal spellings share.
 
     `s3a` and `s3n` become `s3`, `gcs` becomes `gs`, `abfss` becomes `abfs`. Local paths begin with `file:///`. Double
-    slashes and a final one are dropped; in local paths `.` segments, too.
+    slashes and a final one are dropped; in local paths, also `.` segments.
 
     The result is for comparison only: object stores treat `a//b` and `a/b` as two objects, so files are opened by their
     original spelling.

@@ -32,7 +32,7 @@ LOG = logging.getLogger("icesize")
 WHOLE_READ_BYTES = 32 * 2**20
 """Remote files up to this size are fetched by one request instead of one per column chunk."""
 LOCAL_READ_BYTES = 256 * 2**10
-"""Local files up to this size are read at once, too: a read costs as much as copying 50 kB."""
+"""Local files up to this size are also read at once: a read costs as much as copying 50 kB."""
 
 _DEFAULT_IO = {"abfs": FsspecFileIO, "wasb": FsspecFileIO}
 """The FileIO that PyIceberg prefers for a scheme, if it is not PyArrow's."""

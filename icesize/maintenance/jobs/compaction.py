@@ -235,7 +235,7 @@ def merge_round(
     If merges are due but too large, the report has no snapshots.
 
     Partitions that other writers change constantly are skipped and reported. Files whose delete files a later step
-    rewrites are skipped, too. A partition that was merged before and still grows keeps up to `max-small-files` small
+    rewrites are also skipped. A partition that was merged before and still grows keeps up to `max-small-files` small
     files. If each of many passes merged these to one file, the same rows would be written as often.
     """
     selection = context.select(current=context.numbered()).without(damaged)

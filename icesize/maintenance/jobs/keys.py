@@ -113,7 +113,7 @@ def _delete(
 
 
 def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -> KeyReport:
-    """Store another rule of upserts in the table. Of a new key, each value must have one row.
+    """Store another rule of upserts in the table. Each value of a new key must have one row.
 
     A batch that was compared by the earlier rule conflicts with the commit, and is planned again.
 

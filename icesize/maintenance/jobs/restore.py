@@ -294,7 +294,7 @@ def _check_end(storage: Storage, entry: Entry, path: str) -> None:
         end = storage.tail(entry.path, size, footer_bytes)
     why = ""
     if storage.tail(path, size, len(end)) != end:
-        why = "its copy has another footer. Restore again; if that fails, too, look at the storage"
+        why = "its copy has another footer. Restore again; if that also fails, look at the storage"
     elif is_parquet and not entry.encrypted and (rows := pq.read_metadata(pa.BufferReader(end)).num_rows) != entry.rows:
         why = f"it has {rows} rows, its manifest records {entry.rows}, check the table's metadata"
     if why:

@@ -51,7 +51,7 @@ class DeletesReport(Result, job="rewrite deletes"):
         dry_run: True if the call only planned the rewrite.
         conflicts: Sentences about partitions that were dropped because of other writers.
         internal_errors: Sentences about partitions that were dropped because of a mistake in icesize, which is to be
-            reported. They are among the notes, too.
+            reported. The notes also contain them.
         notes: Sentences about partitions whose delete files cannot be rewritten, and warnings about the table's
             settings.
         seconds: Seconds of each phase, and `total`.

@@ -47,7 +47,7 @@ class ManifestReport(Result, job="manifests"):
 def rewrite_manifests(context: TableContext, *, dry_run: bool = False) -> ManifestReport:
     """Merge small data manifests, sorted by partition, in one commit of metadata only.
 
-    A dry run encodes the new manifests, too, to count them, and writes none. Raises UnsupportedTable, TableError,
+    A dry run also encodes the new manifests, to count them, but writes none. Raises UnsupportedTable, TableError,
     CommitConflict (nothing is visible) or CommitStateUnknown.
     """
     current, watch = context.load(), Stopwatch(context.environment)

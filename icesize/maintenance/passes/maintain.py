@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("icesize")
 
-UNCHECKED = "files that other tables have here are counted, too: `icesize remove-orphan-files` spares them"
+UNCHECKED = "files that other tables have here are also counted: `icesize remove-orphan-files` spares them"
 """Note on a count of orphan files, because no other table was loaded."""
 
 MERGE_SHARE = 0.7
@@ -112,7 +112,7 @@ class MaintenancePlan(Result):
     Attributes:
         table: The full name of the table.
         merges: The plan of the merges.
-        clustering: The plan of the clustering; None also if the table is not clustered.
+        clustering: The plan of the clustering; None also for a table that is not clustered.
         rewritten_deletes: A dry run of the rewrite of delete files.
         deletes: A dry run of the removal of dangling delete files.
         manifests: A dry run of the merge of manifests.
@@ -145,7 +145,7 @@ class MaintenanceStep:
         plan: Returns its effect on the table in its current state, within a number of bytes; None for a dry run of its
             only job.
         rounds: The list in `MaintenanceReport` of the rounds of a step that rewrites data files, in rounds that count
-            bytes. Empty for other steps, whose report has the name of the step.
+            bytes. Empty for other steps, whose report is named like the step.
         is_wanted: Returns False if the step has nothing to do on this table, so that no pass leaves it to the next.
     """
 

@@ -258,7 +258,7 @@ class ManyTables:
         is_chosen: Returns False for a full name that `pattern` selects and the pass leaves out.
         threads: Most tables that are maintained at the same time, and most of those whose files the engine rewrites
             elsewhere; of light ones, `LIGHT_AT_ONCE` times as many.
-        take_over: True to work on tables that another service maintains, too.
+        take_over: True to also work on tables that another service maintains.
         engine: Rewrites files; None for threads of this process.
     """
 

@@ -54,7 +54,7 @@ RETRY_SECONDS = 120.0
 """Seconds during which one request is repeated if the catalog does not respond, or not now (429, 503)."""
 
 LARGE_FILES = 200_000
-"""Tables with more files are surveyed one at a time: the facts of so many small files take about 100 MB."""
+"""Tables with more files are surveyed one at a time: the facts of this number of small files take about 100 MB."""
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,7 @@ class Subject:
 
 
 def _manifest_counts(subject: Subject) -> Iterator[tuple[str, str]]:
-    """A manifest list has the number of files and rows of each manifest, by status."""
+    """A manifest list counts the files and rows of each manifest correctly, by status."""
     for facts in subject.all:
         columns, manifest = facts.columns, facts.manifest
         for status, name in _STATUSES.items():

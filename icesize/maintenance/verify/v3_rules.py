@@ -47,7 +47,7 @@ def row_ids(metadata: TableMetadata, data: Sequence[ManifestFacts]) -> Iterator[
 
 
 def of_manifests(head: Snapshot | None, data: Iterable[ManifestFacts]) -> Iterator[tuple[str, str]]:
-    """The data manifests of a snapshot with row ids have some, too."""
+    """The data manifests of a snapshot with row ids also have some."""
     for facts in data if head and head.first_row_id is not None else ():
         if first_row_id_of(facts.manifest) is None:
             yield facts.path, "it has no first row id, although the snapshot has one"
@@ -62,7 +62,7 @@ def _snapshots(snapshots: Iterable[Snapshot], next_row_id: int) -> Iterator[tupl
     for place in np.flatnonzero(first + rows > next_row_id).tolist():
         yield numbered[place].manifest_list, _beyond(first[place] + rows[place], next_row_id)
     for place in overlapping(first, rows).tolist():
-        yield numbered[place].manifest_list, f"its row ids from {first[place]} on are those of another snapshot, too"
+        yield numbered[place].manifest_list, f"its row ids from {first[place]} on are also those of another snapshot"
     # a table is upgraded once, so a later snapshot has row ids
     since = min((snapshot.sequence_number or 0 for snapshot in numbered), default=None)
     for snapshot in others:
@@ -86,7 +86,7 @@ def _files(data: Sequence[ManifestFacts], next_row_id: int) -> Iterator[tuple[st
     for place in np.flatnonzero(first + rows > next_row_id).tolist():
         yield path(with_ids[place]), _beyond(first[place] + rows[place], next_row_id)
     for place in overlapping(first, rows).tolist():
-        yield path(with_ids[place]), f"its row ids from {first[place]} on are those of another file, too"
+        yield path(with_ids[place]), f"its row ids from {first[place]} on are also those of another file"
 
 
 def _beyond(end: int, next_row_id: int) -> str:

@@ -37,7 +37,7 @@ def write_position_deletes(
     """Write the deleted rows of some data files as position deletes, one new delete file per data file.
 
     From format v3 on, these are deletion vectors in one Puffin file, because Iceberg allows no other new position
-    deletes. A vector has the rows of the data file's position deletes, too, since readers ignore those beside it.
+    deletes. A vector also has the rows of the data file's position deletes, since readers ignore those beside it.
 
     The new files carry the greatest data sequence number of the delete files that they replace. They therefore apply to
     the same data files, and no reader takes them for new deletes. Data files are read only for equality deletes, and

@@ -235,7 +235,7 @@ def decode_reasons(results: Iterable[Rewritten]) -> dict[str, int]:
 class MergeFailure:
     """A group that was not merged: its inputs stay, its new files are removed, and `why` is a sentence for people.
 
-    `is_internal` is True for a mistake in icesize. It has a `traceback` if only the log of a Spark worker has it, too.
+    `is_internal` is True for a mistake in icesize. It has a `traceback` if only the log of a Spark worker also has it.
     """
 
     why: str

@@ -38,7 +38,7 @@ def is_lineage(column: pa.Field) -> bool:
 
 
 def check_column_names(columns: Iterable[str]) -> None:
-    """Raise `UnsupportedTable` for a column of the table that has the name of one of these columns."""
+    """Raise `UnsupportedTable` for a column of the table that is named like one of these columns."""
     for name in columns:
         if name in LINEAGE_NAMES:
             raise UnsupportedTable(

@@ -1,6 +1,6 @@
 """Rows -> partitions, with the results of Iceberg's transforms.
 
-icesize has its own functions on arrays. PyIceberg's transforms take Arrow arrays, too, but need pyiceberg-core. That is
+icesize has its own functions on arrays. PyIceberg's transforms also take Arrow arrays, but need pyiceberg-core. That is
 39 MB of native code, which every Spark worker would have to install. Measured with PyIceberg 0.12 and pyiceberg-core
 0.11, the values are the same for all source types, nulls, values below zero and years outside 1-9999. However,
 `truncate` of pyiceberg-core refuses the large_binary of PyIceberg's own Arrow schema.

@@ -47,8 +47,8 @@ class Limits:
     good_group_bytes: int = 8 * 2**20
     """Row groups from this size on are copied whole: smaller ones cost readers more than merging their pages does."""
     good_group_rows: int = 100_000
-    """Row groups with as many rows are copied whole, too, unless their chunks are below `least_chunk_bytes`: hundreds
-    of those in a file cost more in its footer than they hold, so their pages are joined."""
+    """Row groups from this number of rows on are also copied whole, unless their chunks are below `least_chunk_bytes`:
+    hundreds of those in a file cost more in its footer than they hold, so their pages are joined."""
     least_chunk_bytes: int = 16 * 2**10
     """Mean size of a column chunk from which on pages are copied: below it, decoding is no slower. If some columns are
     encoded again, the pages of the others must have as much for each chunk of the row group."""
@@ -81,7 +81,7 @@ class Limits:
 
     compared_chunk_bytes: int = 128 * 2**10
     """Mean size of a column chunk from which on the least and greatest values of decoded rows are compared with those
-    in the footer: reading its statistics takes 40 µs, 1 % of decoding so many bytes."""
+    in the footer: reading its statistics takes 40 µs, 1 % of decoding these bytes."""
 
     open_files: int = 32
     """Files that one writer has open at a time."""
@@ -91,19 +91,19 @@ class Limits:
     sorted_rows: int = 4 * 2**20
     """Rows that are ordered together: ordering takes up to 60 bytes for each."""
     parts_of_one_task: int = 5
-    """Parts of so many rows that one Spark task orders one after the other at most: more are divided among tasks."""
+    """Most parts that one Spark task orders one after the other: more are divided among tasks."""
     scattered_bytes: int = 64 * 2**20
     """Arrow bytes of the rows that one task sends to others at once: with 300 shuffle partitions, what goes to each
     still has 0.2 MB."""
     delete_keys_bytes: int = 24 * 2**20
     """Arrow memory of the keys of equality deletes that rows are compared with at once (1.5 million numbers, which
     take 150 MB while they are looked up); when there are more, the key columns of the rows are read once more for each
-    part. Rows are compared so many bytes at a time, too."""
+    part. It is also the size of the slices in which rows are compared."""
     blob_bytes: int = 16 * 2**20
     """Most Arrow bytes of the rows that are sent as one value."""
 
     def of_worker(self) -> Limits:
-        """Return the limits of one of the processes that share a machine: as many as it has cores."""
+        """Return the limits of one of the processes that share a machine: one for each core."""
         requests = max(1, requests_at_once() // (os.cpu_count() or 1))
         return replace(
             self, requests=min(self.requests, requests), requested_bytes=min(self.requested_bytes, 64 * 2**20)

@@ -48,7 +48,7 @@ class Chunk:
     """One column chunk, from offset `start` to offset `end` of its file.
 
     `fields` are those of its ColumnChunk without the ColumnMetaData, and `metadata` are those of the ColumnMetaData.
-    `values` counts nulls, too. `codec` is the compression (parquet.thrift, CompressionCodec). The first data page
+    `values` also counts nulls. `codec` is the compression (parquet.thrift, CompressionCodec). The first data page
     begins at `data_offset`. The dictionary begins at `dictionary_offset`; the footer may have 0 there, always without a
     dictionary and for some writers also with one.
     """

@@ -1,7 +1,7 @@
 """The repetition and definition levels of data pages, and a check of them against the footer.
 
 A damaged level makes a row, or an entry of a list, more or less. Some rows of that file are wrong then. If another
-file's rows followed it in one chunk, they would be wrong, too.
+file's rows followed it in one chunk, they would also be wrong.
 
 Levels are stored in runs of one level, and bit-packed in groups of eight (parquet-format, Encodings.md, "Run Length
 Encoding / Bit-Packing Hybrid"). They are decoded here because no library returns the levels of a page.

@@ -2,7 +2,7 @@
 
 | key | code |
 |---|---|
-| one column of whole numbers, dates, times or booleans | its value, 64 bits: codes have the order of keys |
+| one column of whole numbers, dates, times or booleans | its value, 64 bits: codes are ordered as keys are |
 | columns that together have at most 16 bytes | their bytes, mixed so that the upper half is spread evenly |
 | any other | the first 128 bits of BLAKE2b, under a secret |
 

@@ -19,7 +19,7 @@ from icesize.parquet.ordering.curves import Words
 Rows = npt.NDArray[np.int64]
 
 _WHOLE_DIGITS = 18
-"""Decimals of so many digits are 64 bit integers."""
+"""Decimals of up to this number of digits are 64 bit integers."""
 
 
 def as_key(values: pa.Array) -> pa.Array:

@@ -188,7 +188,7 @@ _BY_MAPPING = Rules(_by_id, zones_matter=False, doubt=_same_name_without_id)
 def _identity_values(settings: WriteSettings, partition: PartitionKey) -> Mapping[int, pa.Scalar | None]:
     """Return the partition's value for each source column of an identity field, by field id; None for NULL.
 
-    This is Iceberg's column projection, which prefers the partition's value to the initial default, also if it is NULL.
+    This is Iceberg's column projection, which prefers the partition's value to the initial default, even if it is NULL.
     """
     types_by_id = {field_id(column): column.type for column in settings.arrow_schema}
     return {

@@ -67,7 +67,7 @@ def write_clustered(
 ) -> Merged:
     """Write the live rows of all input files, in `order`, into at most `group.outputs` files of about equal size.
 
-    There are fewer files if ordered rows need so few bytes that more files would be below the small file limit.
+    There are fewer files if ordered rows need fewer bytes and more files would be below the small file limit.
 
     Rows that fit into `Limits.sorted_bytes` are held in memory. Otherwise the keys are read first, to cut the order
     into parts that fit. Then all rows wait on the local disk (`Spill`), and one part at a time is ordered. Files may

@@ -239,7 +239,7 @@ def _column(part: Part, at: int) -> Column:
 
 
 def _check_opens(assembled: Assembled) -> None:
-    """Raise `CopyRefused` unless pyarrow can read the footer, too: parts of it come unchanged from older footers."""
+    """Raise `CopyRefused` unless pyarrow can also read the footer: parts of it come unchanged from older footers."""
     try:
         pq.read_metadata(io.BytesIO(MAGIC + assembled.end))
     except (pa.ArrowException, OSError) as error:

@@ -1,7 +1,7 @@
 """Conditions for copying files and column chunks, and for joining files into one.
 
 The footer's facts about a column chunk are checked before the copy. Readers fail on some wrong facts, and pyarrow even
-ends the process. A copy would expose the rows of other files to this, too.
+ends the process. A copy would also expose the rows of other files to this.
 """
 
 from __future__ import annotations

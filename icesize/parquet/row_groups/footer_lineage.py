@@ -84,7 +84,7 @@ def _of_chunks(group: RowGroup, kept: Sequence[int]) -> Fields:
 
 
 def _of_schema(footer: Footer, elements: Sequence[Fields], columns: int) -> Fields:
-    """Return the fields of a footer with these elements of a schema, which has so many leaf columns."""
+    """Return the fields of a footer with these elements of a schema, which has `columns` leaf columns."""
     more = columns - len(footer.columns)
     root = {**elements[0], SchemaElement.NUM_CHILDREN: i32(footer.schema[0].children + more)}
     fields = {**footer.fields, FileMetaData.SCHEMA: structs_field([root, *elements[1:]])}

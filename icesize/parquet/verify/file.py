@@ -100,7 +100,7 @@ class FileVerification:
 
 @dataclass(slots=True)
 class _OpenFile:
-    """A file in verification; `orders` has the order of each column's bounds, None if unknown.
+    """A file in verification; `orders` maps each column to the order of its bounds, None if unknown.
 
     `pages` counts the data pages that were found. `facts` has those of each row group, by the place of the column.
     """
@@ -184,7 +184,7 @@ def _check_footer(source: Source, footer: Footer) -> Iterator[str]:
 
 
 def _orders(footer: Footer) -> list[Order | None]:
-    """Return the order of each column's bounds; files that do not define it have the order of the type."""
+    """Return the order of each column's bounds; files that do not define it use the order of the type."""
     try:
         orders = structs_of(footer.fields, ids.FileMetaData.COLUMN_ORDERS)
     except DamagedFile:  # the check of the footer reports it

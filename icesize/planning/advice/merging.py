@@ -51,7 +51,7 @@ def advise_merging(arrivals: Arrivals | None, policy: SizePolicy) -> tuple[Advic
 
 
 def amplification(batches_per_file: float, slots: int) -> float:
-    """Return the write amplification of equal batches if so many fill a file and at most `slots` small files stay.
+    """Return the write amplification of equal batches: `batches_per_file` fill a file, and `slots` small files stay.
 
     For very many batches it is that of 512, which is lower.
     """

@@ -12,7 +12,7 @@ from icesize.planning.files import PartitionKey
 from icesize.planning.plan import NOTHING, FilesScanned
 
 WINDOW_SHARE = 10
-"""A range query selects one in so many of the places: a tenth of the data, wherever they are dense."""
+"""A range query selects a tenth of the places, and so a tenth of the data, wherever they are dense."""
 
 
 def files_scanned(files: Sequence[tuple[Bounds, int]]) -> FilesScanned:

@@ -16,7 +16,7 @@ LEAST_GAIN = 1.25
 """Files that a point query opens now per file after: below it a rewrite is not worth its bytes."""
 
 FLOOR_SLACK = 1.5
-"""Files on a curve are in order while a point query opens at most so many times the floor: curves of few files and
+"""Files on a curve are in order while a point query opens at most this multiple of the floor: curves of few files and
 skewed values come out that far above it."""
 
 CUT_CHARACTERS = 16
@@ -66,7 +66,7 @@ def sets_of(files: Sequence[ClusterFile], by: ClusterBy, policy: SizePolicy) -> 
     """Return the sets among `files` of one partition, none of which is in a sealed set.
 
     Files in order with the bytes of a sealed set stay forever. Other files in order form a set if it is the largest
-    one. Beside a larger set, they are new to that set. One file among others is not an order.
+    one. If there is a larger set, they are new to it. One file among others is not an order.
     """
     members: dict[str, list[ClusterFile]] = {}
     for file in files:

@@ -3,7 +3,7 @@
 A file with more than `max-delete-files` delete files is due (`delete_reach.is_due`). If only their number makes it due,
 its deleted rows can be written by position to one delete file of its own. That reads key columns at most, and writes
 few bytes. An equality delete can be removed only if all older files of its partition are covered in this way. These
-files are taken along, also if they are not due.
+files are taken along, even if they are not due.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _expected_rows(file: FileFact, facts: PartitionFacts, deletes: PartitionDele
 
 
 def _reach_beyond(key: PartitionKey, deletes: Sequence[DeleteFile], layout: Layout) -> bool:
-    """Return whether some of these delete files apply to files of other partitions, too."""
+    """Return whether some of these delete files also apply to files of other partitions."""
     if any(delete.partition != key for delete in deletes):
         return True
     of_all = any(delete.equality_ids for delete in deletes) and all(value is None for value in key.values)

@@ -147,7 +147,7 @@ class _Counted:
     def before(self, first: int, key: bytes, bisect: Callable[[list[bytes], bytes], int]) -> tuple[int, int]:
         """Return the number and the rows of keys before `key` among the `first` ones.
 
-        With `bisect_right`, equal keys count, too.
+        With `bisect_right`, equal keys also count.
         """
         count = rows = 0
         while first:

@@ -65,7 +65,7 @@ class ScanCost:
 
     @classmethod
     def of(cls, data_files: int, data_bytes: int, delete_files: int, manifests: int) -> ScanCost:
-        """Return the cost of so many files; a table without files costs nothing."""
+        """Return the cost of a scan of these files; a table without files costs nothing."""
         if not data_files:
             return cls()
         row_groups = max(data_files, -(-data_bytes // ROW_GROUP_BYTES))

@@ -93,7 +93,7 @@ class Trends:
 
 
 def evenly(items: Sequence[Item], most: int) -> list[Item]:
-    """Return at most so many of the items (at least two), in their order, evenly chosen, with both ends."""
+    """Return at most `most` of the items (at least two), in their order, evenly chosen, with both ends."""
     if len(items) <= most:
         return list(items)
     return [items[round(i * (len(items) - 1) / (most - 1))] for i in range(most)]

@@ -13,7 +13,7 @@ from icesize.planning.plan import MergeTask
 from icesize.policy import SizePolicy
 
 OUTPUTS_PER_GROUP = 4
-"""Larger merges are cut into groups of about so many files, which run in parallel and fail alone."""
+"""Larger merges are cut into groups of about this number of files, which run in parallel and fail alone."""
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Work:
 
 
 def outputs_per_group(policy: SizePolicy, budget_bytes: int | None) -> int:
-    """Return the most outputs of a group: 4, or fewer if the budget does not cover so many."""
+    """Return the most outputs of a group: 4, or fewer if the budget does not cover four."""
     if budget_bytes is None:
         return OUTPUTS_PER_GROUP
     affordable = int(budget_bytes / (ROUND_DOWN_RATIO * policy.target_file_size_bytes))
@@ -116,7 +116,7 @@ def _cut(
 
 
 def fit_into_budget(work: Work, policy: SizePolicy, most_outputs: int, most_bytes: int) -> None:
-    """Replace the due groups above `most_bytes` by the merge of as many of their smallest files as fit.
+    """Replace the due groups above `most_bytes` by the merge of the smallest files that fit.
 
     The files of all these groups count together: the two smallest may lie in different groups.
     """

@@ -48,7 +48,7 @@ def plan_moves(
 
 
 def may_move(file: FileFact) -> bool:
-    """Return whether the rows of a file of an old partition spec can be read, also if its spec cannot be written."""
+    """Return whether the rows of a file of an old partition spec can be read, even if its spec cannot be written."""
     return file.obstacle in (None, SkipReason.OLD_SPEC)
 
 
@@ -65,7 +65,7 @@ def _most_bytes(policy: SizePolicy, most_bytes: int | None) -> int:
 
 
 def _cut(files: Iterable[FileFact], most_bytes: int) -> Iterator[tuple[FileFact, ...]]:
-    """Yield the files in the order of their rows, in groups of at most so many bytes, or of one file."""
+    """Yield the files in the order of their rows, in groups of at most `most_bytes`, or of one file."""
     group, size_bytes = list[FileFact](), 0
     for file in sorted(files, key=lambda file: (file.sequence_number, file.path)):
         if group and size_bytes + file.size_bytes > most_bytes:

@@ -70,7 +70,7 @@ def plan_merges(
     A merge applies the due deletes of its files, except those of files at `excluded_paths`, whose delete files the
     caller rewrites. Partitions in `contested` stay, because other writers keep rewriting them. `budget_bytes` (None: no
     limit) limits the bytes to rewrite, as `within_budget` describes. The plan never exceeds `most_bytes` (None: no
-    limit): a larger merge is planned for as many of its smallest files as fit. A budget that a user gives is both.
+    limit): a larger merge is planned for those of its smallest files that fit. A budget that a user gives is both.
 
     If the layout has a `standing` summary for the policy, a plan for a batch or a commit looks only at partitions in
     which something may be due. All others are in the plan as `untouched`.
@@ -137,7 +137,7 @@ def _candidates(
 
 
 def _is_cold(layout: Layout, facts: PartitionFacts, policy: SizePolicy) -> bool:
-    """Return whether a partition is cold after a batch without rows for it: the commit of the batch counts, too."""
+    """Return whether a partition is cold after a batch without rows for it: the commit of the batch also counts."""
     return turns_cold(facts.arrivals, policy) <= layout.now + 1 and _is_quiet(layout, facts.newest, policy)
 
 

@@ -172,7 +172,7 @@ class ReplayedTable:
         )
 
     def merged(self, inputs: tuple[FileFact, ...], outputs: int) -> Exchange:
-        """Return a merge of files of one partition into so many files of equal size."""
+        """Return a merge of files of one partition into `outputs` files of equal size."""
         size_bytes, rows = sum(file.size_bytes for file in inputs), sum(file.rows for file in inputs)
         newest = max(file.sequence_number for file in inputs)
         return Exchange(inputs, self._files(inputs[0].partition, size_bytes, rows, newest, outputs))

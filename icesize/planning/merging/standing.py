@@ -71,8 +71,8 @@ class Standing:
         policy: The policy that decides which files are small.
         files: Number of data files.
         skipped: Number of files by the reason for which they stay.
-        small_files: Number of mergeable small files in a partition -> number of partitions with so many.
-        delete_files: Most delete files of one file in a partition -> number of partitions with so many.
+        small_files: Number of mergeable small files in a partition -> number of such partitions.
+        delete_files: Most delete files of one file in a partition -> number of such partitions.
         outcomes: Partitions with ineligible files, with more than `max_small_files` mergeable ones, or with a file of
             more than `max_delete_files` delete files.
         unfinished: Partitions with two or more mergeable small files, or with due deletes -> the stamp of `turns_cold`.
@@ -186,7 +186,7 @@ def work_of(
 ) -> Work:
     """Sort the small files of a partition into mergeable ones, smallest first, and ineligible ones.
 
-    Of the larger files, those with deletes that are due are sorted in, too.
+    Larger files with deletes that are due are also sorted in.
     """
     blocked = SkipReason.CONTESTED if facts.key in contested else None
     # a policy computes its default limit each time that it is asked

@@ -238,8 +238,8 @@ def _keep_versions(
 ) -> tuple[dict[str, int], tuple[str, ...]]:
     """Keeps the fewest snapshots that make every due version readable; their tags, and sentences on those given up.
 
-    Where versions are readable in snapshots that are kept for some other reason, but not as part of the newest run,
-    these are tagged too: the reason may go away, and nothing else records that they were on `main`.
+    Versions that are readable only in snapshots kept for another reason, not as part of the newest run, are also
+    tagged: the reason may go away, and nothing else records that they were on `main`.
     """
     # from the head of `main` back to before the first snapshot that is not kept
     in_run = {*takewhile(plan.reasons.__contains__, (snapshot.snapshot_id for snapshot in line))}

@@ -1,4 +1,4 @@
-"""The expected rows of each partition in the next batch, learned from the last batches.
+"""The expected rows of each partition in the next batch, learned from recent batches.
 
 Everything is counted in shares of a batch, so batches of any size teach the same. Each key's share changes as those of
 other keys did at its age: hours and days, where the heaviest key is always a new one and the key that was it cools down

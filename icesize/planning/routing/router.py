@@ -1,7 +1,7 @@
 """The tasks that write a batch: their number, their partitions, and the cuts of partitions that several of them share.
 
 Few files and equal loads pull in opposite directions: a partition on one task is one file, spread over all tasks it is
-as many files as there are tasks. The rule: a partition is split for its size, and for balance only where a task would
+one file for each task. The rule: a partition is split for its size, and for balance only where a task would
 otherwise carry too much. What is split for balance has unequal shares, which level the loads at no further file.
 
 Nothing finer paid. A packing with best fit and cuts after it had as many files (1.001 times) and as even loads (1.04
@@ -65,9 +65,9 @@ def route(
     bound. If closing files is a large part of the mean load, the bound may be missed.
 
     A partition gets `expected_files` files of equal size. Several of them may be on one task. It gets more files only
-    if a task would exceed the bound, and at most max(expected files, `most_files`). `most_files` None means as many as
-    balance needs. No planned file is lighter than a byte or than the cost of closing it. There are fewer than `tasks`
-    files beside those that any routing needs for size and balance.
+    if a task would exceed the bound, and at most max(expected files, `most_files`). `most_files` None means the files
+    that balance needs. No planned file is lighter than a byte or than the cost of closing it. There are fewer than
+    `tasks` files beside those that any routing needs for size and balance.
 
     The largest files are placed first, each on the least loaded task (longest first, Graham 1969). What exceeds the
     bound there is cut off for the next task. This gives the number of needed files. If some were cut, as many equal
@@ -147,7 +147,7 @@ class _Rules(NamedTuple):
 class _Packing:
     """Partitions on tasks: `shares` are the bytes of each by task, `files` how many files it got.
 
-    Each is placed as so many equal `pieces`, the largest first, and cut into at most `limits` files.
+    Each partition is placed as its equal `pieces`, the largest first, and cut into at most `limits` files.
     """
 
     def __init__(self, items: Sequence[_Item], pieces: Sequence[int], limits: Sequence[int], rules: _Rules) -> None:
@@ -218,7 +218,7 @@ def _check(tasks: int, target: int, cost: float, tolerance: float, most_files: i
     for name, value, why in (
         ("close_file_cost_bytes", cost, "a file more never saves work"),
         ("tolerance", tolerance, "some task carries at least the mean"),
-        ("most_files", most_files or 0, "leave it out for as many as balance needs"),
+        ("most_files", most_files or 0, "leave it out for the number that balance needs"),
     ):
         if not 0 <= value < math.inf:
             raise ValueError(f"'{name}' ({value}) must be >= 0 and finite: {why}")
@@ -263,8 +263,8 @@ def side_by_side(work_bytes: float, merges_bytes: Sequence[int], tasks: int, cor
     Divides the cores between a write job that would take `tasks` tasks and the merge groups of a Spark job.
 
     Rows can be divided over any number of tasks, a merge group cannot: where groups would still run when the rows
-    are written they get cores of their own from the start. Of all divisions the one that ends first, of equal ones
-    that with most tasks for the rows. A batch of several waves is not divided: merges fill the gaps at its end.
+    are written they get cores of their own from the start. The division that ends first is chosen; among equal ones,
+    the one with most tasks for the rows. A batch of several waves is not divided: merges fill the gaps at its end.
     """
     merging = MERGE_COST * sum(merges_bytes)
     slots = max(1, min(cores, len(merges_bytes)))

@@ -27,7 +27,7 @@ CLAMP_RATIO = 32.0
 PRIOR_ROW_BYTES = 1024.0
 """The prior bytes per row count like this many bytes of rows; the prior overhead like one empty file."""
 SHRINK_BYTES = 8 * 1024.0
-"""A partition's own factor counts half when it has so many bytes."""
+"""The bytes of a partition at which its own factor counts half."""
 
 _DECAY: float = 0.5 ** (1 / HALF_LIFE_BATCHES)
 _FORGET_BYTES = SHRINK_BYTES / 256
@@ -50,7 +50,7 @@ class RowSize:
             raise ValueError(f"'bytes_per_row' ({self.bytes_per_row}) must be > 0 and finite")
 
     def bytes_of(self, rows: float, files: int = 1) -> float:
-        """Size of so many files that have `rows` rows together."""
+        """Size of `files` files that have `rows` rows together."""
         return files * self.overhead_bytes + rows * self.bytes_per_row
 
 

@@ -76,8 +76,8 @@ class BlobHeader:
 class Division:
     """Destinations of the rows of a group: the numbers of task assignments, by shuffle partition.
 
-    A skewed partition has several assignments, which receive its rows in turn. `numbers` has the number of the first
-    live row of each input file, by its path, among those of the group.
+    A skewed partition has several assignments, which receive its rows in turn. `numbers` maps the path of each input
+    file to the number of its first live row, among those of the group.
     """
 
     cuts: Cuts

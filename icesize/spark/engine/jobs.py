@@ -68,7 +68,7 @@ def fetch(df: DataFrame) -> pa.Table:
 class Cores:
     """Limits of a rewrite: `threads` of this process, and `tasks` per Spark job.
 
-    None means as many as are useful; a Spark job may then have more tasks than run at one time. If `at_once` is true,
+    None means the useful number; a Spark job may then have more tasks than run at one time. If `at_once` is true,
     threads and tasks merge at the same time. Otherwise they do it one after the other, and other work finds free cores.
     """
 

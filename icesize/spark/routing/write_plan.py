@@ -30,7 +30,7 @@ UNKNOWN = PartitionKey(-1, ())
 CLOSING_SHARE = 1 / 12
 """Most that the closing of files may count, as a share of the bytes of a batch.
 
-With more, writers of many small files would get so much less to write that bytes are not balanced (1.1 is promised).
+With more, writers of many small files would get much less to write, and bytes would not be balanced (1.1 is promised).
 The files would save only milliseconds.
 """
 
@@ -56,8 +56,8 @@ class PartitionRows:
 class WritePlan:
     """A plan to write a batch.
 
-    `incoming` has the number of small files that each partition will probably receive, None if nothing is known of the
-    batch. `size_bytes`, the bytes of each partition (`weights`), and the task of its first rows (`owners`) are then
+    `incoming` predicts the small files that each partition receives, None if nothing is known of the batch.
+    `size_bytes`, the bytes of each partition (`weights`), and the task of its first rows (`owners`) are then
     unknown too. `rows` is None unless the rows were counted. `to_tasks` returns the DataFrame to `write`.
 
     `fetched` are the rows themselves if they are in this process: a table per thread, and each thread counts as a task.

@@ -123,7 +123,7 @@ class TableSource:
 
 @dataclass
 class Opener:
-    """The session that first used a table. It may have queried the table, so that it must see each commit, too."""
+    """The session that first used a table. It may have queried the table, so it must also see each commit."""
 
     session: ref[SparkSession] | None = None
 

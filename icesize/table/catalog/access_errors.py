@@ -125,7 +125,7 @@ def asking_again(
 
     Args:
         environment: The clock, and the `sleep` between two requests.
-        seconds: The time from now on after which no request is repeated, also if the catalog requests a longer pause.
+        seconds: The time from now on after which no request is repeated, even if the catalog requests a longer pause.
             The error is raised then. A pause of up to 10 s that it did not request may exceed this time.
         name: What is loaded, for the log; empty for requests that are too many for a log.
         passes: Returns True for an error after which the request is repeated. The default is that the catalog or

@@ -153,7 +153,7 @@ _OF_LIBPQ = {
 
 
 def _driver_parameters(name: str, scheme: str, given: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the parameters that the Python driver has, too. Others tune Java's driver.
+    """Yield the parameters that the Python driver also has. Others tune Java's driver.
 
     Raises UnsupportedTable for encryption that would be lost.
     """

@@ -1,7 +1,7 @@
 """Changes that others have made to the input files of a step since these were read.
 
-States are compared, not histories. A file is the same if it is listed once, with the numbers that it had. Of its
-deletes, those count that apply to it now, and those that did when it was read. The snapshot that a step was planned on
+States are compared, not histories. A file is the same if it is listed once, with the numbers that it had. Its
+deletes are those that apply to it now, and those that did when it was read. The snapshot that a step was planned on
 may have expired, or be on another branch.
 """
 

@@ -43,7 +43,7 @@ MOST_HOT_ENTRIES = 500
 of those of 1,000 files.
 """
 MOST_COLD_ENTRIES = 2_000
-"""The most entries in a manifest of cold entries: a commit reads and writes so many in 0.1 s.
+"""The most entries in a manifest of cold entries: a commit reads and writes them in 0.1 s.
 
 A manifest of Iceberg's default size, 8 MiB, has about 25,000 entries.
 """

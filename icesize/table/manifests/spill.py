@@ -41,7 +41,7 @@ _ARRAYS = (
     "obstacles", "first_row_ids",
 )  # fmt: skip
 _SWEEPS = 16
-"""Parts of the limit after each of which files are counted, because other processes write to the folder, too."""
+"""Parts of the limit after each of which files are counted, because other processes also write to the folder."""
 _KINDS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     "bool": (bool, str, "True".__eq__),
     "int": (int, str, int),

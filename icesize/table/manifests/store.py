@@ -186,7 +186,7 @@ class ManifestStore:
         """Return a value of a version of the table, made from the value that was made last.
 
         Args:
-            kind: Name of the value and what it depends on beside the table. Of each name, the four newest are kept.
+            kind: Name of the value and what it depends on beside the table. The four newest of each name are kept.
             version: Identifies the state of the table.
             make: Returns the value and its approximate bytes. It gets the value of another version, or None if there is
                 none. Called without a lock; its errors are raised.

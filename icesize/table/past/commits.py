@@ -281,7 +281,7 @@ def _changes(commit: Commit, kind: CommitKind) -> dict[str, Any]:
 def _ingested(commit: Commit, kind: CommitKind) -> int | None:
     """Return the bytes of new rows.
 
-    An overwrite of data files contains older rows, too. Only icesize records how many of its bytes are new.
+    An overwrite of data files also contains older rows. Only icesize records how many of its bytes are new.
     """
     if kind != CommitKind.DELETES and any(operation_of(s) == Operation.OVERWRITE for s in commit.snapshots):
         return number_of(commit.last, BYTES_INGESTED)

@@ -118,7 +118,7 @@ def with_totals(
     """Return a summary with running totals, which begin with the first snapshot of a table.
 
     With `counted` totals, those of the parent do not count. If the parent lacks a total, or has no number for it, the
-    total is unknown and omitted, as in Iceberg's own writer. A negative total is omitted, too.
+    total is unknown and omitted, as in Iceberg's own writer. A negative total is also omitted.
     """
     before: Mapping[str, str] = dict.fromkeys(_TOTALS, "0")
     if counted is not None:

@@ -221,7 +221,7 @@ def _seen(change: PartitionChange, ours: bool) -> PartitionWrites | None:
 def bytes_per_partition_and_day(metadata: TableMetadata) -> float | None:
     """Return the bytes of new files per partition in the last day of the history; None if the history is too short.
 
-    Summaries have the number of partitions that a snapshot changed, but not their names. The largest number counts for
+    Summaries count the partitions that a snapshot changed, but do not name them. The largest number counts for
     the whole day.
     """
     history = list(known_ancestors(metadata))

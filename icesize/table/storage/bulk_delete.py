@@ -146,7 +146,7 @@ class Deletion:
     def run(self, files: Iterable[str]) -> bool:
         """Delete files that nothing needs; return False if `look` stopped it. Raises the errors of `look`.
 
-        Where a request deletes many files, `max_concurrent` times as many are deleted between two looks, as fast.
+        If a request deletes many files, `max_concurrent` times as many are deleted between two looks, as fast.
         """
         waiting, most = iter(files), self.files_between_checks
         while batch := list(islice(waiting, most)):

@@ -45,7 +45,7 @@ class Inventory:
     """A `Lister` that reads files on the local disk.
 
     Each file has the columns `path` (or `bucket` and `key`), `size` and `time`. The keys in CSV files are URL-encoded,
-    as S3 Inventory writes them. Of several versions of an object, only the latest counts.
+    as S3 Inventory writes them. Only the latest of several versions of an object counts.
     """
 
     files: tuple[str, ...]

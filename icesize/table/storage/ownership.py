@@ -51,7 +51,7 @@ def check_may_delete(table: Table, name: str) -> None:
 
 
 def is_metadata_file(location: str) -> bool:
-    """Return True if the file has the name of a table's metadata file."""
+    """Return True if the file is named like a table's metadata file."""
     return location.endswith(_METADATA)
 
 

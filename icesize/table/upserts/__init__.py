@@ -6,7 +6,7 @@
 - `changes`: the files of a batch for each state that its commit is tried on
 - `deletes`: the delete files among them
 - `tombstones`: deletes that are remembered, so that older events do not bring rows back
-- `duplicates`: rows whose key another row has, too
+- `duplicates`: rows whose key another row also has
 - `batch`: a batch: fetch the events, resolve them, write, merge
 - `arrow_events`: the rows of an Arrow table as events of a batch
 - `events`: one event per key

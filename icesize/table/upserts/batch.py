@@ -125,7 +125,7 @@ class Upserts:
         prepare: Adds the columns to the table that the batch has and the table lacks, and returns the newest state.
         skip_null_keys: Leave out events whose key has a NULL.
         merges: Makes the merges of the batch; None: no merges.
-        maps: Where maps of keys are kept: below the `spill_folder` of the environment, if no directory is given. None
+        maps: The directory of the maps of keys: below the `spill_folder` of the environment, if none is given. None
             to read the key columns in each batch.
     """
 
@@ -195,8 +195,8 @@ def _check_streams(rule: UpsertRule, current: Current, entry: LedgerEntry | None
     ]
     if others:
         raise TableError(
-            f"Cannot upsert into '{current.name}' by stream '{entry.stream_id}': stream '{others[0]}' writes to it, "
-            "too, and without 'order_by' the newer row of a key would depend on which batch is committed first. Name "
+            f"Cannot upsert into '{current.name}' by stream '{entry.stream_id}': stream '{others[0]}' also writes "
+            "to it, and without 'order_by' the newer row of a key would depend on which batch is committed first. Name "
             "the columns of the order, or remove the other stream with `icesize streams TABLE --forget "
             f"{shlex.quote(others[0])}`",
             table=current.name,

@@ -1,6 +1,6 @@
 """The condition that makes an event a delete: one tree, with one meaning in Arrow and in Spark.
 
-A condition has the grammar of `where`. The name of a boolean column is a condition, too. It is computed by the rules of
+A condition has the grammar of `where`. The name of a boolean column is also a condition. It is computed by the rules of
 SQL: a comparison with NULL is neither true nor false, and only what is true deletes a row. NaN is greater than any
 number. Points in time without a zone are UTC.
 """

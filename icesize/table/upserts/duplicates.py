@@ -1,4 +1,4 @@
-"""Rows of a table whose key another live row has, too."""
+"""Rows of a table whose key another live row also has."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Events:
     """At most one event of each key, in ascending order of codes.
 
     Attributes:
-        rows: The rows of the batch, with all of its columns. Of a delete, only key and order have a meaning.
+        rows: The rows of the batch, with all of its columns. Only key and order of a delete have a meaning.
         codes: The codes of the keys.
         is_delete: Which events delete the row of their key.
         keys: The key columns, with the types of the table.

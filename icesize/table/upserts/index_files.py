@@ -47,7 +47,7 @@ _SECRET_BYTES = 32
 _FOOTER_BYTES = 400
 """Bytes of a footer, without the identity, for a few parts of arrays."""
 _FREE_SHARE = 4
-"""One of so many parts of the free disk is used by default, and never more by one file.
+"""A quarter of the free disk is used by default, and never more by one file.
 
 Most of it is left to Spark, which spills and shuffles, and may have filled the disk since the bound was computed.
 """

@@ -86,7 +86,7 @@ class TableFiles:
         return [names[each] for each in field_ids]
 
     def read(self, file: FileFact, columns: Sequence[str], *, lineage: bool = False) -> Iterator[pa.Table]:
-        """Yield some columns of all rows of a file, in the types of the table; with `lineage`, its columns, too.
+        """Yield some columns of all rows of a file, in the types of the table; with `lineage`, also its columns.
 
         The columns are in the order of `columns`, in which the code of a key and the order of events are computed.
         """

@@ -125,7 +125,7 @@ class KeyMaps:
 def _of_file(file: FileFact) -> tuple[str, int, int]:
     """Return the value that distinguishes a data file from others of its path.
 
-    No other file has the name of one that icesize wrote, and its map is made before a commit gives it a number.
+    No other file is named like one that icesize wrote, and its map is made before a commit gives it a number.
     """
     return file.path, file.size_bytes, 0 if writer_of(file.path) is not None else file.file_sequence_number
 

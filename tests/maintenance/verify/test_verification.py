@@ -277,7 +277,7 @@ def test_row_ids_that_files_share(lake: SqlCatalog) -> None:
     first, second, _ = small_files(table, "a")
     relist(table, lambda manifests: [*manifests[:-1], changed(manifests[-1], first_row_id=4)])
     verification = opened(lake).verify()
-    assert found(verification) == {"row ids": ["its row ids from 4 on are those of another file, too"]}
+    assert found(verification) == {"row ids": ["its row ids from 4 on are also those of another file"]}
     assert [finding.path for finding in verification.findings] == [first.path]
     relist(table, lambda manifests: [*manifests[:-1], changed(manifests[-1], first_row_id=6)])
     verification = opened(lake).verify()
@@ -298,7 +298,7 @@ def test_row_ids_of_snapshots(lake: SqlCatalog) -> None:
         assert {finding.path for finding in broken.findings} == {older[1]}
         return found(broken)["row ids"]
 
-    assert details(first_row_id=3) == ["its row ids from 3 on are those of another snapshot, too"]
+    assert details(first_row_id=3) == ["its row ids from 3 on are also those of another snapshot"]
     assert details(added_rows=2) == ["its row ids end at 8, the next one of the table is 8"]
     assert details(first_row_id=None) == ["it has no first row id, although an older snapshot has one"]
     gone = verify("t", table.metadata.model_copy(update={"next_row_id": None}), table.io)

@@ -175,7 +175,7 @@ class _State:
         self._kept = set[FileId]()
 
     def covers(self, file: FileFact) -> bool:
-        """Return True if a live file is covered, and record it as live. A changed sequence number is recorded, too."""
+        """Return True if a live file is covered. Record it as live, and a change of its sequence number."""
         path = plain_path(file.path)
         known = self._covered.get(path)
         if known is None:

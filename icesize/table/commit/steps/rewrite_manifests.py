@@ -19,7 +19,7 @@ from icesize.table.records.summary import CommitKind
 class RewriteManifests(Step):
     """Merge small data manifests, sorted by partition, if that reduces their number.
 
-    Delete manifests stay. Data manifests filled to half of `commit.manifest.target-size-bytes` stay, too. Entries are
+    Delete manifests stay. Data manifests filled to half of `commit.manifest.target-size-bytes` also stay. Entries are
     copied as bytes. Their numbers, their snapshots and the table's totals stay unchanged.
     """
 

@@ -27,7 +27,7 @@ class RowChanges:
     Attributes:
         files: Data files with new rows.
         deletes: Position delete files or deletion vectors.
-        replaced: Delete files of the state whose rows `deletes` have, too.
+        replaced: Delete files of the state whose rows `deletes` also have.
         applied: The ids of `deletes` that apply to a data file, by its `plain_path`.
     """
 
