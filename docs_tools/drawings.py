@@ -1,8 +1,7 @@
-"""The plots of the policy page, from the simulation of the benchmark `policy`, and the layers of the code."""
+"""The plot of the page of settings, from the simulation of the benchmark `policy`, and the layers of the code."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +20,6 @@ SLOTS = (1, 2, 3, 4, 6, 8, 12)
 """Values of `max-small-files`."""
 ARRIVALS = (17, 32, 64, 128, 256)
 """Batches that make one full file, in one partition."""
-Key = Callable[[int, int], tuple[int, int]]
 _LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
 
 
@@ -42,7 +40,7 @@ def _amplification(slots: int, per_file: int) -> float:
 
 
 def table() -> str:
-    """Return the same as a table: the write amplification, with the optimum in parentheses."""
+    """Return the same as a table: the write amplification, with the model bound in parentheses."""
     head = ["| batches per full file |", *(f" {k} small |" for k in SLOTS)]
     rows = [f"| {n} | " + " | ".join(f"{_words(*measured()[k, n])}" for k in SLOTS) + " |" for n in ARRIVALS]
     return "\n".join(["".join(head), "|---" * (len(SLOTS) + 1) + "|", *rows])
@@ -63,29 +61,28 @@ def configure() -> None:
 def write() -> None:
     """Draw all plots, each small enough for a phone and readable on dark and light pages."""
     configure()
-    _draw("policy-w-k.svg", "max-small-files", SLOTS, ARRIVALS, lambda k, n: (k, n), "{} batches per full file")
-    _draw("policy-w-n.svg", "batches per full file", ARRIVALS, SLOTS, lambda n, k: (k, n), "max-small-files {}")
+    _draw_policy()
     _draw_house()
 
 
-def _draw(name: str, title: str, along: Sequence[int], lines: Sequence[int], key: Key, label: str) -> None:
+def _draw_policy() -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
-    for index, line in enumerate(lines):
-        ours = [measured()[key(x, line)][0] for x in along]
-        style = _LINE_STYLES[index % len(_LINE_STYLES)]
-        axes.plot(along, ours, marker="o", markersize=4, linestyle=style, label=label.format(line))
-    axes.set_xlabel(title)
+    for per_file, style in zip(ARRIVALS, _LINE_STYLES, strict=True):
+        ours = [measured()[slots, per_file][0] for slots in SLOTS]
+        label = f"{per_file} batches per full file"
+        axes.plot(SLOTS, ours, marker="o", markersize=4, linestyle=style, label=label)
+    axes.set_xlabel("max-small-files")
     axes.set_ylabel("write amplification")
     axes.set_yscale("log", base=2)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_xscale("log", base=2)
-    axes.set_xticks(list(along), [str(x) for x in along])
+    axes.set_xticks(list(SLOTS), [str(slots) for slots in SLOTS])
     axes.minorticks_off()
     axes.grid(alpha=0.3)
     axes.legend(fontsize=9)
-    save(figure, IMAGES / name)
+    save(figure, IMAGES / "policy-w-k.svg")
 
 
 def save(figure: Figure, target: Path) -> None:
