@@ -4,7 +4,7 @@
 - `blocks`: the code blocks of a page, and the text that introduces a block that is not run
 - `command_reference`: the page of commands: groups, options and examples from click, and links
 - `commands`: command lines in shell blocks and transcripts, run in this process or parsed
-- `drawings`: the plot of the page of settings, from the simulation of the benchmark `policy`, and the layers of the code
+- `drawings`: the plot of the page of settings, from the benchmark `policy`, and the layers of the code
 - `fault_pages`: the summary of the fault tests by component
 - `lake`: a table full of small files, made without Spark, for transcripts and examples
 - `messages`: texts that the code can print, as templates, for the page that explains them
