@@ -156,5 +156,10 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    """List also the names that are not loaded yet, for `help(icesize)` and for completion in shells."""
-    return list(__all__)
+    """List also the names that are not loaded yet, for `help(icesize)` and for completion in shells.
+
+    `Sink` needs the extra `spark`.
+    """
+    from importlib.util import find_spec
+
+    return [name for name in __all__ if name != "Sink" or find_spec("pyspark") is not None]

@@ -15,7 +15,7 @@
     ├── CommitConflict         nothing was committed: other writers committed first until the deadline
     ├── CommitStateUnknown     the outcome is unknown: nothing was deleted, check before retrying
     ├── RewriteFailed          files could not be written; icesize removed its own, the table is unchanged
-    └── EngineUnavailable      Spark, Java, a package on the workers, or a package of an extra is missing
+    └── EngineUnavailable      Java, a package on the workers, or a package of an extra (PySpark) is missing
 
 Each message ends with the next step. The values in a message are attributes of the error (`table`, `snapshot_id`, ...),
 so that a scheduler need not parse text.
@@ -27,6 +27,8 @@ from the errors that they are chained to, and from the lines of the logger `ices
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -121,7 +123,22 @@ class RewriteFailed(IcesizeError):
 
 
 class EngineUnavailable(IcesizeError):
-    """Spark, Java, a package that Spark's workers need, or a package of an extra (`icesize[report]`) is missing."""
+    """Java, a package that Spark's workers need, or a package of an extra (`spark`, `report`, `otel`) is missing."""
+
+
+@contextmanager
+def needs_extra(extra: str, what: str) -> Iterator[None]:
+    """Turn an ImportError of the block into EngineUnavailable, with the command that installs the extra."""
+    try:
+        yield
+    except ImportError as error:
+        reason = f"{error.name} is not installed" if isinstance(error, ModuleNotFoundError) else error
+        raise EngineUnavailable(f"Cannot {what}: {reason}. Run {install_command(extra)}") from error
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs the packages of an extra; it needs a checkout until PyPI has a release."""
+    return f"`pip install '.[{extra}]'` in the checkout of icesize"
 
 
 _OUTSIDE = frozenset(

@@ -889,7 +889,7 @@ class SizedTable:
         - the plan, and advice with commands to copy
 
         Save it with `.write("report.html")` or `.write("report.png")`, or call `.to_html()`. Drawing needs matplotlib
-        (`pip install 'icesize[report]'`); this call does not.
+        (the extra `report`); this call does not.
 
         Args:
             since: The id of the snapshot to compare with; None compares with the result of `compact`.

@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any, Literal
 
 from icesize import __version__
-from icesize.errors import EngineUnavailable
+from icesize.errors import EngineUnavailable, needs_extra
 from icesize.events import BatchCommitted, CommitEnded, JobFinished
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Telemetry:
         now_ns: Returns nanoseconds since 1970.
 
     Raises:
-        EngineUnavailable: OpenTelemetry is not installed (`pip install 'icesize[otel]'`).
+        EngineUnavailable: OpenTelemetry, a package of the extra `otel`, is not installed.
     """
 
     def __init__(
@@ -156,12 +156,8 @@ class Telemetry:
         tracers: TracerProvider | None = None,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        try:
+        with needs_extra("otel", "record metrics"):
             from opentelemetry import metrics, trace
-        except ImportError as error:
-            raise EngineUnavailable(
-                f"Cannot record metrics: {error}. OpenTelemetry is an extra: pip install 'icesize[otel]'"
-            ) from error
         meter = metrics.get_meter("icesize", __version__, meters)
         self._record = {each.name: _recorder(meter, each) for each in METRICS}
         self._tracer = trace.get_tracer("icesize", __version__, tracers)
@@ -249,14 +245,12 @@ def _phases(result: Any, start_ns: int) -> Iterator[tuple[str, float, int, dict[
 def served_to_prometheus(port: int) -> Iterator[Telemetry]:
     """Serve the metrics of a telemetry to Prometheus at `/metrics` of this port, inside the block.
 
-    Raises EngineUnavailable: a package is missing (`pip install 'icesize[otel]'`), or the port is taken.
+    Raises EngineUnavailable: a package of the extra `otel` is missing, or the port is taken.
     """
-    try:
+    with needs_extra("otel", "serve metrics"):
         from opentelemetry.exporter.prometheus import PrometheusMetricReader
         from opentelemetry.sdk.metrics import MeterProvider
         from prometheus_client import start_http_server
-    except ImportError as error:
-        raise EngineUnavailable(f"Cannot serve metrics: {error}. Install them: pip install 'icesize[otel]'") from error
     try:
         server, thread = start_http_server(port)
     except OSError as error:

@@ -65,12 +65,14 @@ def test_the_recipe_asks_for_what_the_project_asks_for() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text(encoding="utf-8"))
     wanted = set()
-    for dependency in project["dependencies"]:
+    for dependency in [*project["dependencies"], *project["optional-dependencies"]["spark"]]:
         name, bounds = re.fullmatch(r"([\w-]+)(?:\[[\w-]+\])?(.*)", dependency).groups()  # type: ignore[union-attr]
         wanted.add(f"{CONDA_NAMES.get(name, name)} {bounds.partition(';')[0]}")
-    asked = set(recipe["requirements"]["run"])
+    optional = set(recipe["requirements"]["run_constraints"])
+    assert {line.split()[0] for line in optional} == {"pyspark"}
+    asked = set(recipe["requirements"]["run"]) | optional
     assert wanted <= asked
-    assert {line.split()[0] for line in asked - wanted} == {"python", "pandas", "sqlalchemy"}
+    assert {line.split()[0] for line in asked - wanted} == {"python", "sqlalchemy"}
     assert "version" in project["dynamic"], "the version stands in the package"
     assert recipe["context"] == {"version": icesize.__version__, "python_min": project["requires-python"].lstrip(">=")}
     assert recipe["build"]["python"]["entry_points"] == [f"{k} = {v}" for k, v in project["scripts"].items()]

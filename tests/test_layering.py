@@ -193,12 +193,15 @@ DISTRIBUTIONS = {"pydantic_core": "pydantic", "zlib_ng": "zlib-ng", "hive_metast
 
 
 def test_what_is_imported_is_declared() -> None:
-    """Each package that some module imports is a dependency of its own or of the report, and each is imported."""
+    """Each package that some module imports is a dependency of its own or of an extra, and each is imported."""
     text = (ROOT.parent / "pyproject.toml").read_text()
     declared = set(
         re.findall(r'^  "([\w-]+)', text.partition("\ndependencies = [")[2].partition("\n]")[0], re.MULTILINE)
     )
-    extra = set(re.findall(r"^report = \[\"([\w-]+)", text, re.MULTILINE)) | {"opentelemetry-sdk", "prometheus-client"}
+    extra = set(re.findall(r"^(?:report|spark) = \[\"([\w-]+)", text, re.MULTILINE)) | {
+        "opentelemetry-sdk",
+        "prometheus-client",
+    }
     imported = set().union(*map(_packages, MODULES)) - set(sys.stdlib_module_names) - {"icesize"}
     assert {DISTRIBUTIONS.get(package, package) for package in imported} == declared | extra
 

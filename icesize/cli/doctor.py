@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from icesize.cli.options import FAILED, Target, command, table_options
 from icesize.cli.spark_choice import SparkChoice, spark_options
+from icesize.errors import install_command
 
 if TYPE_CHECKING:
     from icesize.maintenance.verify.checkup import Check
 
-_PACKAGES = ("pyiceberg", "pyarrow", "pyspark")
+_PACKAGES = ("pyiceberg", "pyarrow")
 
 
 @command(
@@ -45,19 +46,21 @@ def _examined(target: Target, spark: SparkChoice) -> Iterator[Check]:
     from importlib.metadata import PackageNotFoundError, version  # slow: imports the parser of emails
 
     from icesize.maintenance.verify.checkup import Check, check_of
-    from icesize.spark.engine.launch import java_version
+    from icesize.spark.engine.launch import java_version, pyspark_version
 
     def optional(name: str, found: str | None, missing: str) -> Check:
         return Check(name, "ok", found) if found else Check(name, "missing", missing)
 
     yield Check("icesize", "ok", f"{version('icesize')}, Python {platform.python_version()}")
     yield from (check_of(package, partial(version, package)) for package in _PACKAGES)
+    without_pyspark = f"streams and --master need it, all else works without: {install_command('spark')}"
+    yield optional("pyspark", pyspark_version(), without_pyspark)
     without_java = "none in JAVA_HOME or on PATH; Spark needs Java 17, all else works without"
     yield optional("Java", java_version(), without_java)
     drawing = None
     with suppress(PackageNotFoundError):
         drawing = version("matplotlib")
-    yield optional("matplotlib", drawing, "`report` needs it to draw: pip install 'icesize[report]'")
+    yield optional("matplotlib", drawing, f"`report` needs it to draw: {install_command('report')}")
     if target.table:
         yield from _table(target)
     if spark.is_wanted:
@@ -103,6 +106,6 @@ def _working(target: Target, checks: Sequence[Check]) -> list[str]:
             working += ["rewrite-deletes", "remove-dangling-deletes", "rewrite-manifests", "deduplicate", "rekey"]
         if state["deleting"] == state["writing"] == "ok":
             working += ["expire-snapshots", "remove-orphan-files"]
-    if state["Java"] == "ok" and state.get("Spark") != "failed":
+    if state["pyspark"] == state["Java"] == "ok" and state.get("Spark") != "failed":
         working += ["demo", "--master"]
     return working

@@ -314,7 +314,7 @@ def report(target: Target, *, output: Path | None, png: Path | None, since: str 
     If TABLE is a catalog such as `lake`, a namespace such as `lake.db`, or a pattern such as `lake.db.eu.*`, the page
     ranks its tables, as `scan` does, and links to the pages of the worst ones.
 
-    Charts need matplotlib: pip install 'icesize[report]'.
+    Charts need matplotlib, which the extra `report` of icesize installs.
     """
     if not (output or png or target.as_json):
         raise click.UsageError("say where the page goes: -o report.html, --png report.png or both")

@@ -27,11 +27,11 @@ from icesize.presentation.console import console_on
 )
 @click.option("--rows", type=click.IntRange(1), default=5_000, show_default=True, help="Events in each batch.")
 @click.option("--upserts", is_flag=True, help="Show upserts instead, without Spark.")
-@click.option("--no-spark", is_flag=True, help="Stop before the stream; needs no Java.")
+@click.option("--no-spark", is_flag=True, help="Stop before the stream; needs neither PySpark nor Java.")
 def demo(path: str | None, batches: int, rows: int, upserts: bool, no_spark: bool) -> None:
     """Create small files, measure a query, compact the table and keep it compact while Spark streams into it.
 
-    The demo uses one local directory and takes less than a minute. Without Java, use --no-spark.
+    The demo uses one local directory and takes less than a minute. Without PySpark or Java, use --no-spark.
     """
     from icesize.demo.run import run_demo
     from icesize.demo.story import DemoOptions

@@ -20,7 +20,7 @@ from icesize.errors import EngineUnavailable
 from icesize.presentation.console import show
 from icesize.presentation.progress import drawn
 from icesize.presentation.views import tables
-from icesize.spark.engine.launch import java_version
+from icesize.spark.engine.launch import require_spark
 from icesize.table.catalog.history import head_snapshot
 from icesize.units import format_bytes, format_count
 
@@ -36,13 +36,13 @@ COMMANDS = ("inspect", "plan", "compact", "versions", "history")
 def run_demo(console: Console, wishes: DemoOptions) -> bool:
     """Run the demo; return True if every row is there exactly once.
 
-    Raises EngineUnavailable without Java, TableError for a used `path`.
+    Raises EngineUnavailable without PySpark or Java, TableError for a used `path`.
     """
-    if wishes.with_spark and not wishes.upserts and java_version() is None:
-        raise EngineUnavailable(
-            "Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH; install Java 17, "
-            "or run `icesize demo --no-spark`"
-        )
+    if wishes.with_spark and not wishes.upserts:
+        try:
+            require_spark()
+        except EngineUnavailable as error:
+            raise EngineUnavailable(f"{error}, or run `icesize demo --no-spark`") from error
     began = time.monotonic()
     story = Story(console, Lake(Path(wishes.path or tempfile.mkdtemp(prefix="icesize-demo-")).resolve()), wishes)
     if wishes.upserts:

@@ -17,21 +17,17 @@ from datetime import datetime, timezone
 from itertools import accumulate, count, pairwise
 from typing import Any
 
-from icesize.errors import EngineUnavailable
+from icesize.errors import needs_extra
 from icesize.planning.insight.trends import PartitionTrend, Trends
 from icesize.presentation.facts import Comparison, Facts
 from icesize.table.past.commits import PastCommit
 from icesize.units import format_bytes, format_count
 
-try:
+with needs_extra("report", "draw"):
     import matplotlib as mpl
     from matplotlib import dates
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-except ImportError as error:
-    raise EngineUnavailable(
-        f"Cannot draw: {error}. Pictures are drawn by matplotlib: pip install 'icesize[report]'"
-    ) from error
 
 _untyped: Any = dates
 

@@ -12,7 +12,7 @@ from icesize.presentation.facts import Facts
 class Overview(Facts):
     """A page about one table.
 
-    Methods that draw raise EngineUnavailable without matplotlib (`pip install 'icesize[report]'`).
+    Methods that draw raise EngineUnavailable without matplotlib, a package of the extra `report`.
     """
 
     def to_html(self) -> str:

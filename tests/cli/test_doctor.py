@@ -79,7 +79,10 @@ def test_what_draws_is_not_promised_without_its_library(
     monkeypatch.setattr("importlib.metadata.version", installed)
     result = examine(tmp_path)
     assert result.exit_code == 0
-    assert "--  matplotlib  `report` needs it to draw: pip install 'icesize[report]'" in result.stdout
+    assert (
+        "--  matplotlib  `report` needs it to draw: `pip install '.[report]'` in the checkout of icesize"
+        in result.stdout
+    )
     assert ", history, verify, compact, " in result.stdout.splitlines()[-1]
 
 

@@ -298,7 +298,7 @@ def test_only_drawing_needs_matplotlib(lake: SqlCatalog, tmp_path: Path) -> None
     done = subprocess.run([sys.executable, "-c", WITHOUT, str(tmp_path)], capture_output=True, text=True, check=True)
     lines = done.stdout.splitlines()
     assert len(lines) == 2
-    assert all(line.startswith("Cannot draw: ") and "pip install 'icesize[report]'" in line for line in lines)
+    assert all(line.startswith("Cannot draw: ") and "`pip install '.[report]'`" in line for line in lines)
 
 
 def test_the_time_is_that_of_the_environment(lake: SqlCatalog) -> None:

@@ -1,6 +1,6 @@
 """Starts a Spark session for the command line.
 
-Importing this module imports no pyspark. Finding Java starts one process.
+Importing this module imports no pyspark, which is an extra. Finding Java starts one process.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from icesize.errors import EngineUnavailable
+from icesize.errors import EngineUnavailable, needs_extra
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,18 +31,34 @@ def java_version() -> str | None:
     return next(iter(version.stderr.splitlines()), "java") if version.returncode == 0 else None
 
 
+def pyspark_version() -> str | None:
+    """Return the version of PySpark, or None without it. The list of installed packages lacks that of a platform."""
+    try:
+        import pyspark
+    except ImportError:
+        return None
+    return pyspark.__version__
+
+
+def require_spark(*, java: bool = True) -> None:
+    """Raise EngineUnavailable if PySpark is missing, or the Java that a session of this machine needs."""
+    with needs_extra("spark", "start Spark"):
+        import pyspark  # noqa: F401
+    if java and java_version() is None:
+        raise EngineUnavailable("Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH; install Java 17")
+
+
 def start_session(
     app: str, *, master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None
 ) -> SparkSession:
     """Return a session on `master`, or of the Spark Connect server `remote`.
 
     The default master is Spark's own default, or `local[*]`. Workers on this machine run this Python. Raises
-    EngineUnavailable if Java is missing or Spark does not start.
+    EngineUnavailable if PySpark or Java is missing, or Spark does not start.
     """
     settings = dict(conf or {})
     remote = remote or settings.pop("spark.remote", None)
-    if remote is None and java_version() is None:
-        raise EngineUnavailable("Cannot start Spark: there is no Java runtime in JAVA_HOME or on PATH; install Java 17")
+    require_spark(java=remote is None)
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

@@ -29,3 +29,8 @@ The calls of a batch of an append:
 - `stopping`: distinguishes a query that was stopped from one that failed
 - `upsert_batch`: the rows of a batch of upserts, as events with the table's columns
 """
+
+from icesize.errors import needs_extra
+
+with needs_extra("spark", "use Spark"):
+    import pyspark  # noqa: F401
