@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
+import textwrap
 from pathlib import Path
 
 from docs_tools.blocks import Block, blocks, pages
@@ -40,11 +41,20 @@ def without_numbers(text: str) -> str:
     return "\n".join(line.strip() for line in plain.splitlines())
 
 
+def replaced(text: str, block: Block, code: str) -> str:
+    """Return the text of a page with other code in one of its blocks, indented like its fence in a list."""
+    lines = text.splitlines(keepends=True)
+    fence = lines[block.line - 1]
+    indent = fence[: len(fence) - len(fence.lstrip())]
+    lines[block.line : block.line + block.code.count("\n")] = [textwrap.indent(code, indent)]
+    return "".join(lines)
+
+
 def write() -> None:
     """Update all transcripts whose words have changed."""
     for page in pages():
         text = page.read_text(encoding="utf-8")
-        for block, told in told_today(page).items():
+        for block, told in reversed(told_today(page).items()):  # earlier blocks keep their lines
             if without_numbers(block.code) != without_numbers(told):
-                text = text.replace(block.code, told)
+                text = replaced(text, block, told)
         page.write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ from docs_tools.command_reference import SEE_ALSO, groups
 from docs_tools.commands import command_lines, is_run
 from docs_tools.fault_pages import COMPONENTS
 from docs_tools.parts import rewritten
-from docs_tools.transcripts import without_numbers
+from docs_tools.transcripts import replaced, without_numbers
 from icesize.cli.main import main
 from integration.faults.catalogue import FAULTS
 
@@ -52,6 +52,15 @@ def test_transcripts_differ_by_words() -> None:
     later = "snapshot 8214527757674153200 replace  -96 +7 files\n< 24 KiB     8  ██\n"
     assert without_numbers(told) == without_numbers(later)
     assert without_numbers(told) != without_numbers(later.replace("replace", "overwrite"))
+
+
+def test_a_transcript_in_a_list_keeps_its_indentation(tmp_path: Path) -> None:
+    """New output goes between the fences of its block, also below a step of a list."""
+    page = tmp_path / "page.md"
+    page.write_text("1. Step\n\n    ```console\n    $ icesize plan\n    old\n    ```\n\nend\n")
+    (block,) = blocks(page, "console")
+    told = replaced(page.read_text(), block, "$ icesize plan\nnew\n\nlines\n")
+    assert told == "1. Step\n\n    ```console\n    $ icesize plan\n    new\n\n    lines\n    ```\n\nend\n"
 
 
 def test_indented_code_is_a_block_of_no_language(tmp_path: Path) -> None:
