@@ -18,6 +18,11 @@ from icesize.storage.store_settings import AZURE, GCS, S3
 _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end: \2 -->)", re.DOTALL)
 
 
+def pages_with_parts() -> list[Path]:
+    """Return all pages that may have parts."""
+    return [*pages(), ROOT / "CONTRIBUTING.md"]
+
+
 def rewritten(page: Path) -> str:
     """Return the text of a page with parts made from the current code."""
     text = page.read_text(encoding="utf-8")
@@ -26,7 +31,7 @@ def rewritten(page: Path) -> str:
 
 def write() -> None:
     """Update the parts of all pages."""
-    for page in pages():
+    for page in pages_with_parts():
         page.write_text(rewritten(page), encoding="utf-8")
 
 
