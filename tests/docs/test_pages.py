@@ -206,7 +206,7 @@ def test_jars_are_those_of_the_tests() -> None:
         assert set(re.findall(r"(?:iceberg-spark-runtime|sqlite-jdbc)[\w.-]*:[\d.]+\d", text)) <= jars
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "SECURITY.md", "integration/evolution/README.md"])
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "integration/evolution/README.md"])
 def test_links_lead_somewhere(name: str) -> None:
     """What a page beside the docs links to exists, headings included; the docs' own links are checked by the build."""
     page = ROOT / name
