@@ -41,7 +41,6 @@ SHAPES = {
 
 PENDING = frozenset(
     {
-        "docs/architecture.md",
         "docs/catalogs.md",
         "docs/commands.md",
         "docs/format-v3.md",
