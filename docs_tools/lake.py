@@ -1,17 +1,24 @@
-"""A table full of small files, made without Spark: a stream of small batches without merges."""
+"""Tables that need maintenance, made without Spark.
+
+`db.events` is full of small files, of a stream of small batches without merges. `db.orders` has delete files, orphan
+files and the ledger entry of a stream.
+"""
 
 from __future__ import annotations
 
 import datetime
 import os
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from unittest import mock
+from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pyiceberg.catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -19,6 +26,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 from pyiceberg.utils.config import Config
+
+from icesize.planning.files import PartitionKey
+from icesize.table.records.ledger import LedgerEntry
+from tests.support.delete_files import delete_positions
 
 EVENTS = Schema(
     NestedField(1, "id", LongType()),
@@ -30,6 +41,8 @@ EVENTS = Schema(
 HOURS = 12
 BATCHES = 16
 _ROWS = 12_000
+_DELETES = 8
+"""Delete files that apply to each data file of `db.orders`: more than a data file may have."""
 _PROPERTIES = {"write.target-file-size-bytes": str(320 * 1024)}
 """A small target, so that few rows make well-sized files."""
 
@@ -57,6 +70,24 @@ def fill(catalog: SqlCatalog, name: str = "db.events", batches: int = BATCHES) -
     table = catalog.create_table(name, EVENTS, location, spec, properties=_PROPERTIES)
     for number in range(batches):
         table.append(batch_of(number))
+
+
+def add_orders(catalog: SqlCatalog) -> None:
+    """Create `db.orders`, whose rows another engine deletes again and again, with files of a job that was killed."""
+    location = f"{catalog.properties['warehouse']}/db/orders"
+    ledger = LedgerEntry("orders_raw", "6f1d0c0e-5f1e-4c0b-9a57-2b0f8a9d7c11", 41)
+    table = catalog.create_table("db.orders", EVENTS, location, properties={ledger.key: ledger.to_json()})
+    for number in range(3):
+        table.append(batch_of(number))
+    paths = [task.file.file_path for task in table.scan().plan_files()]
+    for position in range(_DELETES):
+        delete_positions(table, {path: [position] for path in paths})
+    delete_positions(table, {f"{location}/data/gone.parquet": [0]}, PartitionKey.of(0, ()))
+    long_ago = time.time() - 10 * 86_400
+    for number in range(2):
+        orphan = Path(urlsplit(location).path) / "data" / f"00000-{number}-left-by-a-killed-job.parquet"
+        pq.write_table(batch_of(number), orphan)
+        os.utime(orphan, (long_ago, long_ago))
 
 
 @contextmanager

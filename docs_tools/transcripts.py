@@ -12,7 +12,7 @@ from pathlib import Path
 
 from docs_tools.blocks import Block, blocks, pages
 from docs_tools.commands import command_lines, run
-from docs_tools.lake import gone_bad
+from docs_tools.lake import add_orders, gone_bad
 
 _IDS = re.compile(r"\d{15,}")
 _NUMBERS = re.compile(r"\d[\d.,]*")
@@ -25,7 +25,9 @@ def told_today(page: Path) -> dict[Block, str]:
     transcripts = blocks(page, "console")
     if not transcripts:
         return {}
-    with tempfile.TemporaryDirectory() as folder, gone_bad(Path(folder).resolve()):
+    with tempfile.TemporaryDirectory() as folder, gone_bad(Path(folder).resolve()) as catalog:
+        if any("lake.db.orders" in block.code for block in transcripts):
+            add_orders(catalog)
         return {block: _told(block, folder) for block in transcripts}
 
 

@@ -42,7 +42,6 @@ SHAPES = {
 PENDING = frozenset(
     {
         "docs/catalogs.md",
-        "docs/commands.md",
         "docs/format-v3.md",
         "docs/maintenance.md",
         "docs/monitoring.md",
