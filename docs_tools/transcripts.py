@@ -17,7 +17,8 @@ from docs_tools.lake import add_orders, gone_bad
 _IDS = re.compile(r"\d{15,}")
 _NUMBERS = re.compile(r"\d[\d.,]*")
 _BARS = re.compile(r"[▏▎▍▌▋▊▉█]+")
-_SPACES = re.compile(r"[ ─-]{2,}")
+_SPACES = re.compile(r"[\s─-]{2,}|\s")
+_WIDTH = 100
 
 
 def told_today(page: Path) -> dict[Block, str]:
@@ -39,8 +40,8 @@ def _told(block: Block, folder: str) -> str:
 
 def without_numbers(text: str) -> str:
     """Return the words of a transcript, without the parts that vary from machine to machine and from day to day."""
-    plain = _SPACES.sub(" ", _BARS.sub("|", _NUMBERS.sub("0", _IDS.sub("ID", text))))
-    return "\n".join(line.strip() for line in plain.splitlines())
+    plain = _BARS.sub("|", _NUMBERS.sub("0", _IDS.sub("ID", text)))
+    return _SPACES.sub(" ", plain).strip()
 
 
 def replaced(text: str, block: Block, code: str) -> str:
@@ -58,5 +59,13 @@ def write() -> None:
         text = page.read_text(encoding="utf-8")
         for block, told in reversed(told_today(page).items()):  # earlier blocks keep their lines
             if without_numbers(block.code) != without_numbers(told):
-                text = replaced(text, block, told)
+                text = replaced(text, block, "".join(map(_wrapped, told.splitlines(keepends=True))))
         page.write_text(text, encoding="utf-8")
+
+
+def _wrapped(line: str) -> str:
+    """Return a line as a page shows it: a reader does not scroll to the right."""
+    if len(line) <= _WIDTH or line.startswith("$ "):
+        return line
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    return textwrap.fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) + "\n"
