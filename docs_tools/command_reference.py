@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -49,7 +50,7 @@ INTRODUCTIONS = {
     "compact": "These commands write new files and commit them; rows do not change. `maintain` also expires snapshots.",
     "deduplicate": "These commands concern tables with a key. `deduplicate` deletes rows; preview it first.",
     "restore": "These commands change the rows of a partition, or delete files for good. Preview them first.",
-    "demo": "These commands need no table. Start here.",
+    "demo": "Start here: `demo` and `completion` need no table, and `doctor` and `config` work with or without one.",
 }
 """A sentence for the group that contains the command."""
 _SHARED = 3
@@ -85,7 +86,7 @@ def _introduction(commands: list[click.Command]) -> list[str]:
 
 def _section(command: click.Command) -> str:
     name = command.name or ""
-    paragraphs = [_prose(text) for text in (command.help or "").split("\n\n")]
+    paragraphs = [_prose(text) for text in inspect.cleandoc(command.help or "").split("\n\n")]
     shared = [declared for declared, words in _options(command) if (declared, words) in _shared_rows()]
     own = [(declared, words) for declared, words in _options(command) if (declared, words) not in _shared_rows()]
     usage = command.get_usage(_context(command, f"icesize {name}")).removeprefix("Usage: ")
@@ -120,7 +121,10 @@ def _table(options: list[tuple[str, str]]) -> str:
 
 
 def _prose(words: str) -> str:
-    """Return Markdown with the words of a help text; its options become code."""
+    """Return Markdown with the words of a help text; its options become code, and lines that begin with - a list."""
+    if words.startswith("\b\n"):
+        lead, *items = words[2:].split("\n- ")
+        return "\n".join([f"{_prose(lead)}\n", *(f"- {_prose(item)}" for item in items)])
     plain = " ".join(words.split()).replace("<", "&lt;").replace("*", r"\*").replace("|", r"\|").replace("[", r"\[")
     return re.sub(r"(`[^`]*`)|(?<![\w-])(--?[a-z][a-z-]+)", lambda m: m[1] or f"`{m[2]}`", plain)
 

@@ -45,9 +45,16 @@ def expire_snapshots(
 ) -> None:
     """Expire the snapshots of TABLE that no rule keeps; delete the files that only they need.
 
-    Without options, the table's own rules apply: history.expire.* and icesize.policy.keep-versions. A snapshot stays if
-    any rule keeps it. Without --older-than, snapshots younger than the table's history.expire.max-snapshot-age-ms stay.
-    The table's keep-versions applies only without --keep-versions, --older-than and --retain-last.
+    \b
+    A snapshot stays if at least one of these rules keeps it:
+    - a branch or tag points to it, or it records the newest append or the
+      progress of another writer
+    - --older-than: it is younger; default: history.expire.max-snapshot-age-ms
+    - --retain-last: it is among the newest of its branch; default:
+      history.expire.min-snapshots-to-keep
+    - --keep-versions: it is among the newest versions of a partition; default:
+      icesize.policy.keep-versions, unless one of these three options is given
+    - --reader: the reader of this checkpoint has not read it
     """
     sized = target.open()
     expire = partial(sized.expire_snapshots, keep_versions, older_than, retain_last, readers=readers, force=force)

@@ -307,7 +307,7 @@ def history(target: Target, *, limit: int | None) -> None:
     "--tables", type=click.IntRange(0), metavar="N", default=10, show_default=True,
     help="For a catalog, also write one page for each of the N worst tables.",
 )  # fmt: skip
-@options.table_options
+@partial(options.table_options, metavar="TABLE|PATTERN")
 def report(target: Target, *, output: Path | None, png: Path | None, since: str | None, tables: int) -> None:
     """Draw charts of TABLE: file sizes before and after `compact`, partitions over time, cost of batches.
 

@@ -15,7 +15,7 @@ from icesize.units import format_count
 
 @command(
     "deduplicate",
-    "Delete all rows of each key but the newest",
+    "Keep the newest row of each key, delete the others",
     "icesize deduplicate lake.db.orders --key id --order-by changed_at --dry-run",
     "icesize deduplicate lake.db.orders --yes",
 )
@@ -25,9 +25,10 @@ from icesize.units import format_count
 @options.dry_run_option
 @options.table_options
 def deduplicate(target: Target, *, key: list[str] | None, order_by: list[str] | None, yes: bool, dry_run: bool) -> None:
-    """Delete all rows of each key of TABLE but the newest, by position, in one commit.
+    """For each key of TABLE, keep the newest row and delete the others, in one commit.
 
-    Without an order, the row of the newest commit stays. Stream readers of TABLE stop at the commit, which is a delete.
+    Without an order, the row of the newest commit stays. Stream readers of TABLE stop at this commit, because it
+    deletes rows.
     """
     sized = target.open()
     remove = partial(sized.deduplicate, key, order_by)
@@ -55,11 +56,11 @@ def rekey(
     target: Target, *, key: list[str] | None, order_by: list[str] | None, delete_when: str | None, ties: str | None,
     tombstones: float | None, dry_run: bool,
 ) -> None:  # fmt: skip
-    """Change the stored rule of TABLE, which all its writers follow; keep what no option names.
+    """Change the stored rule of TABLE, which all its writers follow; options you omit keep their stored value.
 
-    A new key is checked first: each of its values must have one row. Files do not change. Streams that name the earlier
-    rule stop at their next batch. Remembered deletes stay if the key has the same columns, and the order only gains or
-    loses columns at its end.
+    If the key changes, icesize first checks that each key has one row. Files do not change. Streams that name the
+    earlier rule stop at their next batch. icesize forgets remembered deletes if the key gets other columns, or if the
+    order changes other than at its end.
     """
     wanted = (key, order_by, delete_when, ties, tombstones)
     if all(each is None for each in wanted):

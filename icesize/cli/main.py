@@ -22,6 +22,7 @@ from icesize.redaction import redacted
 from icesize.telemetry import Telemetry
 
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Start": (starting.demo, doctor.doctor, configuring.config, starting.completion),
     "Inspect": (
         inspecting.scan, inspecting.inspect, inspecting.plan, inspecting.versions, inspecting.streams,
         inspecting.history, inspecting.report, inspecting.verify,
@@ -34,7 +35,6 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Go back and clean up": (
         restoring.restore, restoring.repair, cleaning.expire_snapshots, cleaning.remove_orphan_files,
     ),
-    "Start": (starting.demo, doctor.doctor, configuring.config, starting.completion),
 }  # fmt: skip
 """The sections of the help, each with its commands."""
 

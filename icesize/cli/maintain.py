@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -191,7 +191,7 @@ def _confirm(plan: ManyTablesPlan) -> None:
 @_many_tables_options
 @spark_options
 @options.policy_option
-@options.table_options
+@partial(options.table_options, metavar="TABLE|PATTERN")
 def maintain(
     target: Target, *, budget_bytes: int | None, budget_seconds: float | None, policy: Mapping[str, str],
     spark: SparkChoice, dry_run: bool, yes: bool, several: ManyTablesOptions,
@@ -199,13 +199,12 @@ def maintain(
     """Run one bounded pass: merge small files, cluster, clean up deletes and manifests, expire snapshots, count
     orphans.
 
-    TABLE can be a pattern such as 'lake.db.*', or a catalog or namespace with --all. The budget is spent where it saves
-    most files per byte, and each table receives a part of it. Tables that another service maintains are left alone.
+    TABLE can be a pattern such as 'lake.db.*', or a catalog or namespace with --all. icesize spends the budget where it
+    saves the most files per byte, and gives each table a share. It skips tables that another service maintains.
 
-    With --master, --remote or --conf, Spark tasks rewrite large groups of files, while this process does all other
-    work.
+    With --master, --remote or --conf, Spark tasks rewrite large groups of files, and this process does all other work.
 
-    Exit code 1 if a step failed; the other steps and tables still run. The next pass continues where this one
+    A failed step or table does not stop the others, but the exit code is then 1. The next pass continues where this one
     stopped.
     """
     if several.is_wanted(target):

@@ -69,12 +69,17 @@ def restore(
 @options.dry_run_option
 @options.table_options
 def repair(target: Target, *, deep: bool, lost_files: int | None, yes: bool, dry_run: bool) -> None:
-    """Repair what `verify` finds in the newest snapshot of TABLE, if the cause is certain; one commit for each kind.
+    """Repair what `verify` finds in the newest snapshot of TABLE, if the cause is certain.
 
-    Entries of data files that are not in storage are removed, but only with --lost-files if a whole directory or more
-    than a tenth of the table is missing. Files that are listed twice are listed once. Dangling delete files are
-    removed. Wrong sizes, counts, bounds and totals are corrected. A rollback takes each repair back. Exit code 4 if
-    findings are left that no repair concerns.
+    \b
+    Each kind of repair is one commit, which a rollback takes back:
+    - remove the entries of data files that are missing in storage
+    - remove the second entry of a file that is listed twice
+    - remove dangling delete files
+    - correct wrong sizes, counts, bounds and totals
+
+    If a whole directory or more than a tenth of the table is missing, repair needs --lost-files. Exit code 4 if some
+    findings cannot be repaired.
     """
     asks = options.asks(yes=yes, dry_run=dry_run)
     sized = target.open()

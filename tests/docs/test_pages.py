@@ -220,3 +220,16 @@ def test_links_lead_somewhere(name: str) -> None:
         if parts.fragment:
             headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
             assert parts.fragment in {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in headings}, link
+
+
+def test_the_page_of_commands_names_those_without_a_table() -> None:
+    """The commands that need no table, and those that accept several, are those of the sentences about them."""
+    page = PAGES["commands.md"]
+    tables = {
+        name: next((p for p in command.params if p.name == "table"), None) for name, command in main.commands.items()
+    }
+    optional = [name for name, table in tables.items() if table is None or not table.required]
+    assert set(re.findall(r"`([a-z]+)`", page.partition("\n## Start\n")[2].partition(".")[0])) == set(optional)
+    several = {name for name, table in tables.items() if table is not None and "PATTERN" in (table.metavar or "")}
+    sentence = page.partition("`CATALOG.NAMESPACE.TABLE`")[2].partition(":")[0]
+    assert set(re.findall(r"`([a-z]+)`", sentence)) == several
