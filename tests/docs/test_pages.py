@@ -33,9 +33,11 @@ def _each(*languages: str) -> list[pytest.param]:  # type: ignore[valid-type]
 
 
 def test_every_page_is_in_the_menu() -> None:
-    """The menu of the docs has every page, and no other."""
+    """The menu of the docs has every page, and no other; so does the list on the first page, in the same order."""
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2].partition("\nplugins:")[0]
-    assert sorted(re.findall(r"- ([\w-]+\.md)$", menu, re.MULTILINE)) == sorted(path.name for path in DOCS.glob("*.md"))
+    listed = re.findall(r"- ([\w-]+\.md)$", menu, re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in DOCS.glob("*.md"))
+    assert ["index.md", *re.findall(r"\(([\w-]+\.md)\)", PAGES["index.md"].partition("\n## All pages")[2])] == listed
 
 
 _ONLY_ON_THE_SITE = re.compile(r"^ *(!!!|\?\?\?|<(?:div|details)\b|:::)", re.MULTILINE)
@@ -206,7 +208,9 @@ def test_jars_are_those_of_the_tests() -> None:
         assert set(re.findall(r"(?:iceberg-spark-runtime|sqlite-jdbc)[\w.-]*:[\d.]+\d", text)) <= jars
 
 
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "integration/evolution/README.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "integration/evolution/README.md"]
+)
 def test_links_lead_somewhere(name: str) -> None:
     """What a page beside the docs links to exists, headings included; the docs' own links are checked by the build."""
     page = ROOT / name
