@@ -69,13 +69,12 @@ def rooms() -> str:
 
 
 def store_properties() -> str:
-    """Return a row for each of PyIceberg's properties that the client of object stores has."""
-    rows = (
-        f"| `{key}` | {name.strip('()') if name.startswith('(') else f'`{name}`'} |"
-        for names in (S3, GCS, AZURE)
-        for key, name in names.items()
-    )
-    return "\n".join(["| property | setting of the client |", "|---|---|", *rows])
+    """Return a row for each setting of the object stores' client, with the properties of PyIceberg that lead to it."""
+    found = dict[str, list[str]]()
+    for key, name in (S3 | GCS | AZURE).items():
+        found.setdefault(name.strip("()") if name.startswith("(") else f"`{name}`", []).append(f"`{key}`")
+    rows = (f"| {', '.join(keys)} | {name} |" for name, keys in found.items())
+    return "\n".join(["| PyIceberg's property | setting of the client |", "|---|---|", *rows])
 
 
 PARTS: dict[str, Callable[[], str]] = {

@@ -1,6 +1,7 @@
 """The current output of the commands in transcripts.
 
-The commands of a page run one after the other on the table of `docs_tools.lake`.
+The commands of a page run one after the other on the table of `docs_tools.lake`. A snapshot id that a command takes
+from the output of an earlier transcript is replaced by the id that the output contains today.
 """
 
 from __future__ import annotations
@@ -26,16 +27,27 @@ def told_today(page: Path) -> dict[Block, str]:
     transcripts = blocks(page, "console")
     if not transcripts:
         return {}
+    ids = dict[str, str]()
     with tempfile.TemporaryDirectory() as folder, gone_bad(Path(folder).resolve()) as catalog:
         if any("lake.db.orders" in block.code for block in transcripts):
             add_orders(catalog)
-        return {block: _told(block, folder) for block in transcripts}
+        return {block: _told(block, folder, ids) for block in transcripts}
 
 
-def _told(block: Block, folder: str) -> str:
-    typed = [line for line in block.code.splitlines() if line.startswith("$ ")]
-    answers = (run(arguments).replace(folder, "/lake") for arguments in command_lines(block))
-    return "\n".join(f"{line}\n{answer}" for line, answer in zip(typed, answers, strict=True)).rstrip() + "\n"
+def _told(block: Block, folder: str, ids: dict[str, str]) -> str:
+    """Return the text of one transcript, and add its snapshot ids to those of earlier ones."""
+    typed = [_with_ids(line, ids) for line in block.code.splitlines() if line.startswith("$ ")]
+    answers = (
+        run([_with_ids(argument, ids) for argument in arguments]).replace(folder, "/lake")
+        for arguments in command_lines(block)
+    )
+    told = "\n".join(f"{line}\n{answer}" for line, answer in zip(typed, answers, strict=True)).rstrip() + "\n"
+    ids.update(zip(_IDS.findall(block.code), _IDS.findall(told), strict=False))
+    return told
+
+
+def _with_ids(text: str, ids: dict[str, str]) -> str:
+    return _IDS.sub(lambda found: ids.get(found[0], found[0]), text)
 
 
 def without_numbers(text: str) -> str:
@@ -54,13 +66,14 @@ def replaced(text: str, block: Block, code: str) -> str:
 
 
 def write() -> None:
-    """Update all transcripts whose words have changed."""
+    """Update all transcripts of a page if the words of one have changed, because ids of one appear in others."""
     for page in pages():
-        text = page.read_text(encoding="utf-8")
-        for block, told in reversed(told_today(page).items()):  # earlier blocks keep their lines
-            if without_numbers(block.code) != without_numbers(told):
+        today = told_today(page)
+        if any(without_numbers(block.code) != without_numbers(told) for block, told in today.items()):
+            text = page.read_text(encoding="utf-8")
+            for block, told in reversed(today.items()):  # earlier blocks keep their lines
                 text = replaced(text, block, "".join(map(_wrapped, told.splitlines(keepends=True))))
-        page.write_text(text, encoding="utf-8")
+            page.write_text(text, encoding="utf-8")
 
 
 def _wrapped(line: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -12,10 +13,12 @@ from typing import Any
 
 import pytest
 import requests
+import yaml
 from pyiceberg.catalog import Catalog
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 import icesize
+from docs_tools.blocks import DOCS, blocks
 from icesize.environment import Environment
 from icesize.events import BatchCommitted, CommitEnded, JobFinished
 from icesize.report import Report
@@ -115,3 +118,20 @@ def test_prometheus_has_what_the_page_lists(query: Query, telemetry: tuple[Telem
             points = until_found(query, asked)
             assert any(point["value"][1] != "NaN" for point in points), f"{panel['title']}: {asked}"
     catalog.close()
+
+
+def test_prometheus_understands_the_alert_rules(query: Query) -> None:
+    """Each expression of the page is a query, and reads a metric of the page's table."""
+    page = DOCS / "monitoring.md"
+    (block,) = [block for block in blocks(page, "text") if block.code.startswith("groups:")]
+    rules = yaml.safe_load(block.code)["groups"][0]["rules"]
+    text = page.read_text(encoding="utf-8")
+    assert [rule["alert"] for rule in rules] == re.findall(r"^\| `(Icesize\w+)`", text, re.MULTILINE)
+    listed = {
+        row.split("|")[2].strip(" `").removesuffix("_count") for row in re.findall("^\\| `ice.*", text, re.MULTILINE)
+    }
+    for rule in rules:
+        query(rule["expr"])
+        read = set(re.findall(r"\b(ice\w+?)(?:_sum|_count)?(?=[{\[ ])", rule["expr"]))
+        assert len(read) > 0, rule["alert"]
+        assert read <= listed, rule["alert"]

@@ -1,6 +1,7 @@
 """The way of docs/whole-catalogs.md from a first look to cron, on a catalog that Spark alone has written.
 
-Commands and the line for cron are those of the page, run by a shell whose environment is as empty as that of cron.
+Commands are those of the page, and the line for cron is that of docs/schedulers.md, run by a shell whose environment is
+as empty as that of cron.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from icesize.planning.merging.contention import QUIET_MS
 from icesize.table.catalog.tables import TablePattern
 from integration.many_tables import FORTY, OTHERS, WORST, Made, attach, make
 
-PAGE, SECTION = DOCS / "whole-catalogs.md", "## From a first look to cron"
+PAGE, SECTION = DOCS / "whole-catalogs.md", "## From a first look to a schedule"
 INSTALLED = "/opt/icesize/bin/icesize"
 """Where icesize is in the docs."""
 LOST = "archive.y2025"
@@ -104,6 +105,12 @@ def _steps(language: str) -> list[Block]:
     return [block for block in blocks(PAGE, language) if begin < block.line < end]
 
 
+def _line_of_cron() -> str:
+    """The command that cron runs, without the times before it."""
+    (cron,) = [block for block in blocks(DOCS / "schedulers.md", "text") if block.code.startswith("17 * * * *")]
+    return cron.code.split(maxsplit=5)[5]
+
+
 def _of_each(spark: SparkSession, sums: str, suffix: str = "") -> dict[str, tuple[Any, ...]]:
     """Two aggregates of each table that is there, in one query, by Iceberg's runtime."""
     names = [made.name for made in TABLES if made.name != LOST]
@@ -131,7 +138,7 @@ def test_a_new_user_comes_from_a_first_look_to_cron(own: SparkSession, user: Use
     (settings,) = _steps("yaml")
     uri = f"sqlite:///{tmp_path}/lake.db"
     (user.home / ".pyiceberg.yaml").write_text(settings.code.replace("https://catalog.example.com", uri))
-    ranking, preview, one_pass, _ = [block.code.splitlines() for block in _steps("shell")]
+    ranking, preview, one_pass = [block.code.splitlines() for block in _steps("shell")]
 
     told = "".join(map(user.typed, ranking))
     worst = sorted(files, key=lambda name: -sum(files[name]))[:5]
@@ -148,8 +155,7 @@ def test_a_new_user_comes_from_a_first_look_to_cron(own: SparkSession, user: Use
     assert [line.split()[0] for line in user.typed(preview[0]).splitlines()[2:7]] == [f"lake.{name}" for name in worst]
     assert _files(own) == files
 
-    (cron,) = _steps("text")
-    line = cron.code.split(maxsplit=5)[5]
+    line = _line_of_cron()
     assert line.startswith(f"{INSTALLED} {one_pass[0].removeprefix('icesize ')} >")
     done = user.shell(line)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -178,8 +184,7 @@ def _pass_later(folder: Path) -> None:
 
 def test_a_line_of_cron_that_fails_prints_its_log(user: User) -> None:
     """A catalog that is not configured is an error in the mail that cron sends."""
-    (cron,) = _steps("text")
-    done = user.shell(cron.code.split(maxsplit=5)[5])
+    done = user.shell(_line_of_cron())
     assert "icesize: Cannot open catalog 'lake'" in done.stdout
     assert done.stderr == ""
 

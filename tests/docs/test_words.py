@@ -41,15 +41,10 @@ SHAPES = {
 
 PENDING = frozenset(
     {
-        "docs/catalogs.md",
         "docs/format-v3.md",
-        "docs/maintenance.md",
-        "docs/monitoring.md",
-        "docs/schedulers.md",
         "docs/streams.md",
         "docs/upserts.md",
         "docs/verify.md",
-        "docs/whole-catalogs.md",
         "examples/README.md",
         "examples/course.ipynb",
         "examples/producer.py",
