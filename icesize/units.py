@@ -29,6 +29,11 @@ def format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
+def format_seconds(seconds: float) -> str:
+    """Return a duration such as `26 ms`, `1.1 s` or `60 s`."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:,.1f}".removesuffix(".0") + " s"
+
+
 def format_time(timestamp_ms: int) -> str:
     """Return milliseconds since 1970 as a time in UTC: `2026-11-20 14:05:01`."""
     return datetime.fromtimestamp(timestamp_ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

@@ -7,7 +7,7 @@ fields of the partition spec.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Collection, Container, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import takewhile
@@ -53,6 +53,12 @@ UNREADABLE = {
     SkipReason.ENCRYPTED: "are encrypted",
 }
 """Reasons why icesize cannot read the files of an older version, in words that follow `files`."""
+
+
+def cannot_merge(reasons: Container[str]) -> str:
+    """Return the end of a sentence about small files that are ineligible for these reasons."""
+    moved = ", but `icesize compact --into-current-spec` moves the rows of OLD_SPEC files"
+    return f"icesize cannot merge them{moved if SkipReason.OLD_SPEC in reasons else ''}"
 
 
 class NegativeZero(float):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from icesize.planning.cluster_by import ClusterBy
 from icesize.planning.files import FileFact, Head, PartitionKey, SkipReason
@@ -120,30 +120,24 @@ class Untouched:
 
 
 def ineligible_partitions(outcomes: Iterable[PartitionOutcome]) -> tuple[PartitionOutcome, ...]:
-    """Return the outcomes with ineligible files; partitions with the same label are one outcome."""
+    """Return the outcomes with ineligible files; partitions with the same label (NaN) are one outcome."""
 
     def add(one: PartitionOutcome, other: PartitionOutcome) -> PartitionOutcome:
         ineligible = dict(Counter(one.ineligible) + Counter(other.ineligible))
         return replace(one, small_files=one.small_files + other.small_files, ineligible=ineligible)
 
-    return tuple(alike((outcome for outcome in outcomes if outcome.ineligible), add))
+    return tuple(alike((outcome for outcome in outcomes if outcome.ineligible), lambda outcome: outcome.label, add))
 
 
-class Labelled(Protocol):
-    """A value about a partition, with the `label` that people write."""
-
-    @property
-    def label(self) -> str: ...
+L = TypeVar("L")
 
 
-L = TypeVar("L", bound=Labelled)
-
-
-def alike(items: Iterable[L], add: Callable[[L, L], L]) -> list[L]:
-    """Return the items, with those of the same label (partitions of NaN) as one."""
-    together: dict[str, L] = {}
+def alike(items: Iterable[L], key: Callable[[L], Hashable], add: Callable[[L, L], L]) -> list[L]:
+    """Return the items, with those of the same key as one, in the order of the first ones."""
+    together: dict[Hashable, L] = {}
     for item in items:
-        together[item.label] = add(together[item.label], item) if item.label in together else item
+        same = key(item)
+        together[same] = add(together[same], item) if same in together else item
     return list(together.values())
 
 

@@ -41,7 +41,7 @@ class Room(NamedTuple):
 class Bars:
     """Name, files and bytes of each line, on one scale; the first line is the total of all others except the last.
 
-    A full bar means the most files of a line, or `full_bar_files` if that is more.
+    Lines without files are left out. A full bar means the most files of a line, or `full_bar_files` if that is more.
     """
 
     rows: Sequence[tuple[str, int, int]]
@@ -54,10 +54,11 @@ class Bars:
     def lines(self, room: Room) -> Iterator[Line]:
         """Return one line per row, with a bar that follows the width."""
         styles = ["yellow", *["dim yellow"] * (len(self.rows) - 2), "green"]
-        names = max(len(name) for name, *_ in self.rows)
-        counts = max(len(f"{files:,}") for _, files, _ in self.rows)
+        shown = [(row, style) for row, style in zip(self.rows, styles, strict=True) if row[1]]
+        names = max((len(name) for (name, *_), _ in shown), default=0)
+        counts = max((len(f"{files:,}") for (_, files, _), _ in shown), default=0)
         cells = max(4, min(MOST_BAR_CELLS, room.width - names - counts - 16))
-        for (name, files, size_bytes), style in zip(self.rows, styles, strict=True):
+        for (name, files, size_bytes), style in shown:
             bar = _bar(files / self._most, cells, ascii_only=room.ascii_only)
             yield f"{name:<{names}}  {files:>{counts},}  {format_bytes(size_bytes):>9}  ", (bar, style)
 
@@ -65,7 +66,9 @@ class Bars:
         """Return a table with a box in each line, as long as the line's share."""
         shown = []
         for place, (name, files, size_bytes) in enumerate(self.rows, 1):
-            width = f"{max(files / self._most * 18, 0.1 if files else 0):.1f}em"
+            if not files:
+                continue
+            width = f"{max(files / self._most * 18, 0.1):.1f}em"
             colour = GREEN if place == len(self.rows) else AMBER
             box = f"display:inline-block;height:.8em;width:{width};background:{colour};border-radius:2px"
             note = _cell(f"{files:,}, {format_bytes(size_bytes)}", "text-align:right")
@@ -112,7 +115,7 @@ class Columns:
             *others, (last, style) = parts or [("", "")]
             yield *others, (last.rstrip(), style)
         if left_out:
-            yield ((f"not shown: {', '.join(left_out)}; a wider terminal shows them", "dim"),)
+            yield ((f"hidden in {room.width} columns: {', '.join(left_out)}", "dim"),)
 
     def html(self) -> str:
         """Return a table of the first rows, and the number of other rows."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from icesize.errors import needs_extra
 from icesize.planning.insight.trends import PartitionTrend, Trends
+from icesize.planning.plan import alike
 from icesize.presentation.facts import Comparison, Facts
 from icesize.table.past.commits import PastCommit
 from icesize.units import format_bytes, format_count
@@ -28,6 +29,7 @@ with needs_extra("report", "draw"):
     from matplotlib import dates
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
 _untyped: Any = dates
 
@@ -94,7 +96,7 @@ def pictures(facts: Facts) -> dict[str, Picture]:
     batches = facts.history.batches[:MOST_DRAWN][::-1]
     commits = facts.history.commits[:MOST_DRAWN][::-1]
     found = {
-        "sizes": sizes(facts.sizes),
+        "sizes": sizes(facts.sizes) if any((*facts.sizes.before.files, *facts.sizes.after.files)) else None,
         "small": heat_map("Small files", facts.trends, lambda partition: partition.small_files),
         "small-all": heat_map("Small files", facts.trends, lambda partition: partition.small_files, whole=True),
         "deletes": heat_map("Delete files", facts.trends, lambda partition: partition.delete_files),
@@ -151,11 +153,12 @@ def heat_map(title: str, trends: Trends, values: Values, *, whole: bool = False)
 
     Returns None if there is nothing to show, or if all partitions of a `whole` fit into the chart with names.
     """
-    found = [(partition.label, list(values(partition))) for partition in trends.partitions if any(values(partition))]
+    several = ((p.label, 1, values(p)) for p in trends.partitions if any(values(p)) and len(trends.times_ms) > 1)
+    found = alike(several, lambda one: one[2], lambda one, _: (one[0], one[1] + 1, one[2]))
     if len(found) <= (MOST_NAMED if whole else 0):
         return None
     shown = found if whole else found[:MOST_NAMED]
-    rows = [row for _, row in shown]
+    rows = [row for _, _, row in shown]
     most = max(map(max, rows))
     caption = f"The stronger the colour, the more files: {most:,} at most."
 
@@ -164,20 +167,23 @@ def heat_map(title: str, trends: Trends, values: Values, *, whole: bool = False)
         if whole:
             axes.set_yticks([0, len(rows) - 1], ["the worst", "the least"])
             return
-        axes.set_yticks(range(len(rows)), [_short(label) for label, _ in shown], fontsize=_LETTERS * 0.85)
+        axes.set_yticks(
+            range(len(rows)), [_short(label, number) for label, number, _ in shown], fontsize=_LETTERS * 0.85
+        )
         for number, row in enumerate(rows):
             beside: dict[str, Any] = {"va": "center", "color": palette.ink, "fontsize": _LETTERS * 0.85}
             axes.annotate(f"{row[-1]:,}", (end, number), (3, 0), textcoords="offset points", **beside)
 
-    alt_text = f"{title} of {format_count(len(rows), 'partition')}"
+    partitions = format_count(sum(number for _, number, _ in shown), "partition")
+    alt_text = f"{title} of {partitions}"
     if whole:
-        return Picture(f"{title}, {len(rows):,} partitions", 340, f"{alt_text}, the worst first", draw, caption)
+        return Picture(f"{title}, {partitions}", 340, f"{alt_text}, the worst first", draw, caption)
     alt_text += f" at {format_count(len(trends.times_ms), 'time')}"
     height = 46 + 15 * len(rows)
     return Picture(f"{title} per partition", height, alt_text, draw, f"{caption} At the right: how many now.")
 
 
-def _heat(axes: Axes, palette: Palette, rows: list[list[int]], most: int, times_ms: Sequence[int]) -> float:
+def _heat(axes: Axes, palette: Palette, rows: list[Sequence[int]], most: int, times_ms: Sequence[int]) -> float:
     """Draw one line per partition, with stronger color for more files; return the right end of the time axis.
 
     The color follows the square root of the number, because otherwise the worst partition would leave all others
@@ -206,7 +212,7 @@ def amplification(commits: Sequence[PastCommit]) -> Picture | None:
     timed = list(zip(times, commits, strict=True))
     single = [(time, c.write_amplification) for time, c in timed if c.write_amplification is not None]
     running = [(time, c.amplification_so_far) for time, c in timed if c.amplification_so_far is not None]
-    if not running:
+    if len(running) < 2:
         return None
 
     def draw(axes: Axes, palette: Palette) -> None:
@@ -241,7 +247,7 @@ def files(commits: Sequence[PastCommit]) -> Picture | None:
     timed = list(zip(times, commits, strict=True))
     data = [(time, c.total_files) for time, c in timed if c.total_files is not None]
     deletes = [(time, c.total_delete_files) for time, c in timed if c.total_delete_files is not None]
-    if not data:
+    if len(data) < 2:
         return None
 
     def draw(axes: Axes, palette: Palette) -> None:
@@ -250,6 +256,7 @@ def files(commits: Sequence[PastCommit]) -> Picture | None:
             points = zip(*deletes, strict=True)
             axes.plot(*points, color=palette.before, lw=2, label="delete files", drawstyle="steps-post")
         axes.legend(loc="lower center", bbox_to_anchor=(0.4, 1), ncols=2, labelcolor=palette.ink)
+        axes.yaxis.set_major_locator(MaxNLocator("auto", integer=True))
         axes.yaxis.set_major_formatter("{x:,.0f}")
         _lines(axes, palette, times)
 
@@ -306,9 +313,10 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "�" for char in text)
 
 
-def _short(label: str) -> str:
-    name = printable(label) or "(whole table)"
-    return name if len(name) <= MOST_LABEL else f"…{name[1 - MOST_LABEL :]}"
+def _short(label: str, number: int) -> str:
+    name, others = printable(label) or "(whole table)", f" and {number - 1:,} more" if number > 1 else ""
+    most = MOST_LABEL - len(others)
+    return (name if len(name) <= most else f"…{name[1 - most :]}") + others
 
 
 @contextmanager

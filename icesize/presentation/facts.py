@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,8 +12,10 @@ from icesize.planning.plan import Plan
 from icesize.results import Advice, Result, keys
 from icesize.table.past.commits import History
 from icesize.table.records.summary import CommitKind
-from icesize.units import format_bytes, format_count
+from icesize.units import format_count
 
+LEAST_HISTORY_MS = 3_600_000
+"""History from which on other writers are known to go on: a load is shorter."""
 MANY_COMMITS = 1_000
 """Commits that a table keeps before expiry is advised.
 
@@ -70,14 +71,11 @@ def advice_for(inspection: Inspection, plan: Plan, history: History) -> tuple[Ad
 def _advice(inspection: Inspection, plan: Plan, history: History) -> Iterator[Advice]:
     table = shlex.quote(inspection.table)
     advice_shown = [Advice(as_sentence(advice.sentence), advice.command) for advice in inspection.advice]
-    compact = f"icesize compact {table}"
-    if plan.groups and not any(advice.command == compact for advice in advice_shown):
-        files = f"{plan.files_removed:,} files would become {plan.files_added:,}"
-        yield Advice(f"{files}; this writes {format_bytes(plan.bytes_to_write)}.", compact)
     yield from advice_shown
-    kinds = Counter(commit.kind for commit in history.commits)
-    kept_by_us = any(kinds[kind] for kind in (CommitKind.BATCH, CommitKind.APPEND, CommitKind.MERGE))
-    if plan.groups and kinds[CommitKind.OTHER] and not kept_by_us:
+    kinds = {commit.kind for commit in history.commits}
+    kept_by_us = kinds & {CommitKind.BATCH, CommitKind.APPEND, CommitKind.MERGE}
+    lasts_ms = history.commits[0].timestamp_ms - (history.since_ms or 0) if history.commits else 0
+    if plan.groups and CommitKind.OTHER in kinds and not kept_by_us and lasts_ms >= LEAST_HISTORY_MS:
         yield Advice(
             "Other writers add the rows, and nothing merges their files: write through a sink of icesize, or run one "
             "bounded pass every hour.",

@@ -22,6 +22,8 @@ from icesize.presentation.views.tables import (
     costs,
     freed,
     history_line,
+    merges_of,
+    named,
     survey_cells,
     ways,
 )
@@ -38,14 +40,13 @@ _COLUMNS = (0, 1, 2, 3, 4, 7, 8, 11, 13)
 MOST_TABLES = 2_000
 MOST_NOTES = 50
 """Tables and notes on the page of a catalog."""
-MOST_MERGES = 10
-"""Merges of the plan that the page lists one by one."""
 WHY_SKIPPED = {
     SkipReason.WELL_SIZED: "as large as they should be",
     SkipReason.TOO_FEW: "merging them now would not lower the number of files",
     SkipReason.OVER_BUDGET: "due, but the budget is used up: the next pass resumes",
     SkipReason.HAS_DELETES: "they have pending deletes that must not be applied or cannot be read",
-    SkipReason.OLD_SPEC: "of an old partition spec that icesize cannot write, or in which it does not cluster",
+    SkipReason.OLD_SPEC: "of an old partition spec that icesize cannot write, or in which it does not cluster: "
+    "icesize compact --into-current-spec moves its rows",
     SkipReason.NOT_PARQUET: "ORC or Avro",
     SkipReason.ENCRYPTED: "encrypted",
     SkipReason.LISTED_TWICE: "listed more than once by the table",
@@ -105,9 +106,10 @@ def _body(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
     yield from _head(facts)
     yield "<main>"
     yield from _advice(facts.advice)
-    yield "<h2>Files</h2>"
-    yield _grid(drawn, "sizes", "files")
-    yield from _plan(facts)
+    if files := _grid(drawn, "sizes", "files"):
+        yield f"<h2>Files</h2>{files}"
+    if facts.inspection.files:
+        yield from _plan(facts)
     yield from _partitions(facts, drawn)
     yield from _commits(facts, drawn)
     yield "</main>"
@@ -116,21 +118,21 @@ def _body(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
 def _head(facts: Facts) -> Iterator[str]:
     inspection, history = facts.inspection, facts.history
     snapshot = f"snapshot {inspection.snapshot_id}" if inspection.snapshot_id is not None else "no snapshot"
-    alt_text = [
+    boxes = [
         ("Partitions", f"{inspection.partitions:,}"),
         ("Files", f"{inspection.files:,}"),
         ("Size", format_bytes(inspection.size_bytes)),
         ("Rows", f"{inspection.rows:,}"),
-        (f"Small files (< {format_bytes(inspection.small_file_limit_bytes)})", f"{inspection.small_files:,}"),
+        (f"Files < {format_bytes(inspection.small_file_limit_bytes)}", f"{inspection.small_files:,}"),
         ("Most in one partition", f"{inspection.small_files_max:,}"),
     ]
     if inspection.deletes.files:
-        alt_text.append(("Files with deletes", f"{inspection.deletes.files:,}"))
+        boxes.append(("Files with deletes", f"{inspection.deletes.files:,}"))
     if history.write_amplification is not None:
-        alt_text.append(("Bytes written per byte ingested", f"{history.write_amplification:.2f}"))
+        boxes.append(("Bytes written per byte ingested", f"{history.write_amplification:.2f}"))
     if history.seconds_per_batch is not None:
-        alt_text.append(("Seconds per batch, median", f"{history.seconds_per_batch:.2f}"))
-    yield from _header(facts.table, f"{snapshot} · seen {format_time(facts.made_ms)} UTC by icesize", alt_text)
+        boxes.append(("Seconds per batch, median", f"{history.seconds_per_batch:.2f}"))
+    yield from _header(facts.table, f"{snapshot} · seen {format_time(facts.made_ms)} UTC by icesize", boxes)
 
 
 def _header(title: str, seen: str, values: Iterable[tuple[str, str]]) -> Iterator[str]:
@@ -179,11 +181,12 @@ def _plan(facts: Facts) -> Iterator[str]:
     yield "".join(f"<p>{_sentence(as_sentence(line.strip()))}</p>" for line in costs(facts.inspection.cost))
     if plan.groups:
         rows = [
-            (g.label or WHOLE_TABLE, f"{len(g.inputs):,}", f"{g.outputs:,}", format_bytes(g.size_bytes))
-            for g in plan.groups[:MOST_MERGES]
+            (named(m.label, m.number, "merge"), f"{m.before:,}", f"{m.after:,}", format_bytes(m.size_bytes))
+            for m in merges_of(plan)
         ]
-        yield _table(("Partition", "Files", "then", "Size"), rows, names=1)
-        yield _more(len(plan.groups) - MOST_MERGES, "merge")
+        each = ", each" if len(rows) < len(plan.groups) else ""
+        yield _table(("Partition", f"Files{each}", f"then{each}", "Size in all" if each else "Size"), rows, names=1)
+        yield _more(len(plan.groups) - sum(m.number for m in merges_of(plan)), "merge")
     yield '</div><div class="card"><h3>Files that stay unchanged, and why</h3>'
     skipped = sorted(plan.skipped_by_reason.items(), key=lambda item: -item[1])
     reasons = [(reason, f"{files:,}", WHY_SKIPPED[SkipReason(reason)]) for reason, files in skipped]
@@ -195,13 +198,11 @@ def _plan(facts: Facts) -> Iterator[str]:
 def _plan_sentence(facts: Facts) -> str:
     plan = facts.plan
     if not plan.groups:
-        return f"Nothing to merge: {format_count(plan.files_before, 'file')} stay."
-    left = plan.files_before - plan.files_removed + plan.files_added
+        return "Nothing to merge."
     gone = f" {freed(plan)} would be removed." if freed(plan) else ""
     return (
-        f"A compaction would write {format_bytes(plan.bytes_to_write)}{ways(plan.forecast)}. A scan of the whole table "
-        f"would open {left:,} data files instead of {plan.files_before:,}, and no partition would hold more than "
-        f"{format_count(plan.small_files_max, 'mergeable small file')}.{gone}"
+        f"A compaction would write {format_bytes(plan.bytes_to_write)}{ways(plan.forecast)}. No partition would hold "
+        f"more than {format_count(plan.small_files_max, 'mergeable small file')}.{gone}"
     )
 
 
@@ -210,11 +211,12 @@ def _partitions(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
     if not trends.times_ms:
         return
     yield "<h2>Partitions over time</h2>"
-    first, last = (format_time(trends.times_ms[place]) for place in (0, -1))
-    seen = f"{format_count(len(trends.times_ms), 'commit')} from {first} to {last} UTC, the newest at the right"
-    lost = f"; the manifests of {trends.unreadable:,} more commits could not be read" if trends.unreadable else ""
-    yield f'<p class="quiet">{_text(seen + lost)}. The worst partitions come first.</p>'
-    yield _grid(drawn, "small", "deletes", "small-all") or "<p>There were no small files and no delete files.</p>"
+    if len(trends.times_ms) > 1:
+        first, last = (format_time(trends.times_ms[place]) for place in (0, -1))
+        seen = f"{format_count(len(trends.times_ms), 'commit')} from {first} to {last} UTC, the newest at the right"
+        lost = f"; the manifests of {trends.unreadable:,} more commits could not be read" if trends.unreadable else ""
+        yield f'<p class="quiet">{_text(seen + lost)}. The worst partitions come first.</p>'
+        yield _grid(drawn, "small", "deletes", "small-all") or "<p>There were no small files and no delete files.</p>"
     rows = [
         (p.label or WHOLE_TABLE, f"{p.files:,}", f"{p.small_files[-1]:,}", f"{p.delete_files[-1]:,}", f"{p.worst:,}")
         for p in trends.partitions
@@ -228,7 +230,7 @@ def _partitions(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
 def _commits(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
     history = facts.history
     yield "<h2>Commits</h2>"
-    yield f'<p class="quiet">{_text(history_line(history).replace("  ", " · "))}</p>'
+    yield f'<p class="quiet">{_text(" · ".join(history_line(history)))}</p>'
     if not history.commits:
         return
     yield _grid(drawn, "amplification", "seconds")

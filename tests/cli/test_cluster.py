@@ -58,7 +58,7 @@ def test_the_first_run_lays_out_and_the_second_has_nothing_to_do(lake: SqlCatalo
     second = run("cluster", *SIZES)
     assert second.exit_code == 0
     plan_line, now = second.stdout.splitlines()
-    assert plan_line == f"cluster (sort by id): nothing to cluster, {files} files stay"
+    assert plan_line == f"cluster (sort by id): nothing to cluster in {files} files"
     assert now.startswith("  id: a query for one value opens 2.0 files (")
     assert operations(lake.load_table("db.t")) == ["append", "replace"]
 
@@ -97,7 +97,7 @@ def test_plan_shows_merges_and_clustering(lake: SqlCatalog, ids: list[int], run:
     lines = shown.stdout.splitlines()
     assert lines[0].startswith("plan: ")
     (head,) = [number for number, line in enumerate(lines) if line.startswith("cluster (sort by id): 2 partitions")]
-    assert {line.split()[0] for line in lines[head + 1 : head + 3]} == {"kind=a", "kind=b"}
+    assert " and 1 more merge  " in lines[head + 1]
     planned = json.loads(run("plan", "--json", *SIZES).stdout)
     assert {"snapshot_id", "groups", "skipped", "notes"} <= planned.keys()
     clustering = planned["cluster_plan"]
@@ -216,7 +216,7 @@ def test_what_moves_nothing_says_why_and_what_it_remembers(lake: SqlCatalog, run
     for extra in ((), ("--strategy", "zorder")):
         dry = run("plan", "--by", "id,ts", *extra, *SIZES)
         assert (dry.exit_code, lake.load_table("db.t").metadata_location) == (0, before)
-        assert "nothing to cluster, 2 files stay" in dry.stdout
+        assert "nothing to cluster in 2 files" in dry.stdout
         assert dry.stdout.splitlines()[-1] == nothing
     done = run("cluster", "--by", "id", *SIZES).stdout.splitlines()
     assert done[-2] == nothing

@@ -99,7 +99,7 @@ def test_a_terminal_has_a_bar_and_few_columns(lake: SqlCatalog, tmp_path: Path) 
     assert "of 4 tables" in shown
     heads = next(line for line in shown.splitlines() if "health" in line)
     assert all(name in heads for name in ("seconds saved", "to write"))
-    assert "not shown: metadata, snapshots, " in shown
+    assert "hidden in 80 columns: metadata, snapshots, " in shown
 
 
 @pytest.mark.engine

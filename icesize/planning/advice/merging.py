@@ -9,7 +9,7 @@ from functools import lru_cache
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.policy import SizePolicy
 from icesize.results import Advice
-from icesize.units import format_bytes
+from icesize.units import format_bytes, format_seconds
 
 FEWEST_BATCHES = 20
 """Batches that say how rows come; of fewer nothing is concluded."""
@@ -87,15 +87,15 @@ def _trigger(arrivals: Arrivals, policy: SizePolicy) -> Iterator[str]:
     if is_busy and per_file <= MANY_PER_FILE:
         chosen = longer[0]
     fewer, slots = per_file * between / chosen, policy.max_small_files
-    busy = f" takes {arrivals.seconds_per_batch:.1f} s and" if is_busy else ""
-    arrives = f"a batch every {between:.0f} s"
+    takes = f" takes {format_seconds(arrivals.seconds_per_batch or 0)}" if is_busy else ""
+    arrives = f"a batch every {format_seconds(between)}{takes}"
     if amplification(fewer, slots) < amplification(per_file, slots):
         adds = f"{format_bytes(arrivals.partition_bytes)} per partition: {per_file:,.0f} batches fill a file"
         costs = f"write amplification is {_amplified(per_file, slots)}. Use trigger(processingTime='{chosen} seconds')"
-        yield f"{arrives}{busy} adds {adds}, and {costs}: write amplification {_amplified(fewer, slots)}"
+        cheaper = f"write amplification {_amplified(fewer, slots)}"
+        yield f"{arrives}{' and' if is_busy else ''} adds {adds}, and {costs}: {cheaper}"
     elif is_busy:
-        takes = f"{arrivals.seconds_per_batch:.1f} s"
-        yield f"{arrives} takes {takes}: use trigger(processingTime='{longer[0]} seconds')"
+        yield f"{arrives}: use trigger(processingTime='{longer[0]} seconds')"
 
 
 def _amplified(per_file: float, slots: int) -> str:

@@ -11,6 +11,7 @@ from icesize.planning.cluster_by import SORT, Bounds, ClusterBy, ClusterFile
 from icesize.planning.clustering.depth import files_scanned
 from icesize.planning.file_counts import is_small_file, merged_files
 from icesize.policy import SizePolicy
+from icesize.units import format_bytes
 
 LEAST_GAIN = 1.25
 """Files that a point query opens now per file after: below it a rewrite is not worth its bytes."""
@@ -241,7 +242,7 @@ def why_not(sets: Sets, by: ClusterBy, policy: SizePolicy) -> str | None:
     if not joining_bytes:
         return IN_ORDER
     if outputs < 2:
-        return "with too few bytes for two files, left to merging"
+        return f"with too few bytes for two files of {format_bytes(policy.target_file_size_bytes)}, left to merging"
     if joining_bytes < by.new_share * largest:
         return f"whose new files have less than {by.new_share:.0%} of the bytes that they are to join"
     # files of few values overlap where they touch, and no sort changes that

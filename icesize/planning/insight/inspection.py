@@ -5,12 +5,12 @@ from __future__ import annotations
 import shlex
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import dropwhile
 
 from icesize.planning.deletes.delete_reach import is_due
-from icesize.planning.files import Layout, PartitionFacts, PartitionKey
+from icesize.planning.files import Layout, PartitionFacts, PartitionKey, cannot_merge
 from icesize.planning.insight.filters import FilterUse
 from icesize.planning.insight.scan_cost import NO_COST, PRICE_PER_1000_REQUESTS, LayoutCost
 from icesize.planning.partition_labels import label_of
@@ -40,9 +40,10 @@ class SizeClass:
 
 @dataclass(frozen=True)
 class PartitionSizes:
-    """One partition in an inspection.
+    """One partition in an inspection, or the first of several partitions that are `alike`.
 
-    `mergeable` of its small files may be merged now; `ineligible` counts the others by reason.
+    `mergeable` of its small files may be merged now; `ineligible` counts the others by reason. Partitions with the same
+    numbers of files are alike; their bytes are added up.
     """
 
     partition: dict[str, str | None]
@@ -52,6 +53,7 @@ class PartitionSizes:
     mergeable: int
     small_bytes: int
     ineligible: dict[str, int]
+    alike: int = 1
 
     @property
     def label(self) -> str:
@@ -106,9 +108,9 @@ class Inspection(Result):
         small_bytes: Bytes of the small files.
         small_files_max: The largest number of mergeable small files in one partition.
         histogram: Small files by size class.
-        worst: Partitions with the most mergeable small files.
+        worst: Partitions with the most mergeable small files; those with the same numbers of files are one.
         ineligible: Number of small files that cannot be merged, by reason.
-        ineligible_partitions: Partitions with the most ineligible files.
+        ineligible_partitions: Partitions with the most ineligible files, in the same form.
         advice: Recommendations as sentences, with commands.
         deletes: Pending deletes of files of any size.
         files_to_merge: Number of files that a compaction would merge.
@@ -166,8 +168,14 @@ def inspect(
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
     sizes = [_sizes(p, labels[p.key]) for p in in_order]
-    held, deletes = alike((p for p in sizes if p.ineligible), _sum), _deletes(in_order, policy, labels)
-    problems = tuple(_problems(policy, sizes, deletes))
+    held, deletes = (
+        alike((p for p in sizes if p.ineligible), lambda p: p.label, _sum),
+        _deletes(in_order, policy, labels),
+    )
+    over = _over_limit(policy, sizes)
+    problems = (*over, *_delete_problems(policy, deletes))
+    # the advice to merge begins with that problem
+    told = problems[len(over) :] if plan.groups else problems
     return Inspection(
         table=table,
         snapshot_id=layout.head.snapshot_id,
@@ -182,14 +190,14 @@ def inspect(
         small_bytes=sum(f.size_bytes for f in small),
         small_files_max=max((p.mergeable for p in sizes), default=0),
         histogram=_histogram([f.size_bytes for f in small], layout.small_file_limit_bytes),
-        worst=tuple(p for p in sorted(sizes, key=lambda p: -p.mergeable)[:WORST_SHOWN] if p.mergeable),
+        worst=_worst((p for p in sizes if p.mergeable), lambda p: p.mergeable),
         ineligible=_ineligible(held),
-        ineligible_partitions=tuple(sorted(held, key=lambda p: -sum(p.ineligible.values()))[:WORST_SHOWN]),
+        ineligible_partitions=_worst(held, lambda p: sum(p.ineligible.values())),
         deletes=deletes,
         advice=(
-            *map(Advice, (*notes, *problems, *_advice(policy, bytes_per_partition_and_day, held))),
+            *map(Advice, (*notes, *told, *_advice(policy, bytes_per_partition_and_day, held))),
             *recommended,
-            *_to_do(deletes, plan, f"icesize compact {shlex.quote(table)}"),
+            *_to_do(deletes, plan, over, f"icesize compact {shlex.quote(table)}"),
         ),
         files_to_merge=plan.files_removed,
         files_merged=plan.files_added,
@@ -209,6 +217,17 @@ def _sum(one: PartitionSizes, other: PartitionSizes) -> PartitionSizes:
     counts = ("files", "size_bytes", "small_files", "mergeable", "small_bytes")
     total = {name: getattr(one, name) + getattr(other, name) for name in counts}
     return replace(one, **total, ineligible=_ineligible((one, other)))
+
+
+def _worst(sizes: Iterable[PartitionSizes], files: Callable[[PartitionSizes], int]) -> tuple[PartitionSizes, ...]:
+    """Return the partitions with the most `files`; those with the same numbers of files are one."""
+
+    def add(first: PartitionSizes, other: PartitionSizes) -> PartitionSizes:
+        added = {name: getattr(first, name) + getattr(other, name) for name in ("size_bytes", "small_bytes", "alike")}
+        return replace(first, **added)
+
+    counts = alike(sizes, lambda p: (p.files, p.small_files, *sorted(p.ineligible.items())), add)
+    return tuple(sorted(counts, key=files, reverse=True)[:WORST_SHOWN])
 
 
 def _ineligible(sizes: Iterable[PartitionSizes]) -> dict[str, int]:
@@ -258,30 +277,34 @@ def _deletes(
     )
 
 
-def _problems(policy: SizePolicy, partitions: Iterable[PartitionSizes], deletes: PendingDeletes) -> Iterator[str]:
+def _over_limit(policy: SizePolicy, partitions: Iterable[PartitionSizes]) -> tuple[str, ...]:
     over = sum(p.mergeable > policy.max_small_files for p in partitions)
-    if over and policy.merging:
-        yield f"{format_count(over, 'partition')} with more than {policy.max_small_files} mergeable small files"
+    if not over or not policy.merging:
+        return ()
+    return (f"{format_count(over, 'partition')} with more than {policy.max_small_files} mergeable small files",)
+
+
+def _delete_problems(policy: SizePolicy, deletes: PendingDeletes) -> Iterator[str]:
     if deletes.delete_files_max > policy.max_delete_files:
         most = f"up to {deletes.delete_files_max:,} delete files to be read with a file"
         yield f"{most}, more than {policy.max_delete_files}"
 
 
-def _to_do(deletes: PendingDeletes, plan: Plan, command: str) -> Iterator[Advice]:
+def _to_do(deletes: PendingDeletes, plan: Plan, over: tuple[str, ...], command: str) -> Iterator[Advice]:
     if deletes.files_due:
         files, whose = format_count(deletes.files_due, "file"), "its" if deletes.files_due == 1 else "their"
         yield Advice(f"{files} due for rewriting: run `icesize compact` to remove {whose} deleted rows", command)
     if plan.groups:
         merged = f"`icesize compact` would merge {format_count(plan.files_removed, 'file')} into {plan.files_added:,}"
-        yield Advice(merged, command)
+        yield Advice(": ".join((*over, merged)), command)
 
 
 def _advice(policy: SizePolicy, bytes_per_day: float | None, held: list[PartitionSizes]) -> Iterator[str]:
-    stuck = sum(sum(p.ineligible.values()) > policy.max_small_files for p in held)
+    stuck = [p for p in held if sum(p.ineligible.values()) > policy.max_small_files]
     if stuck:
         yield (
-            f"{format_count(stuck, 'partition')} with more than {policy.max_small_files} ineligible small files: "
-            "icesize cannot merge them"
+            f"{format_count(len(stuck), 'partition')} with more than {policy.max_small_files} ineligible small files: "
+            f"{cannot_merge(_ineligible(stuck))}"
         )
     little = bytes_per_day is not None and bytes_per_day < LITTLE_PER_DAY_BYTES
     if little and policy.target_file_size_bytes > SMALLER_TARGET_BYTES:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from icesize.planning.deletes.delete_reach import delete_files_freed
 from icesize.planning.file_counts import least_output_bytes
-from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, cannot_merge
 from icesize.planning.merging.groups import Work, by_size, fit_into_budget, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.merging.standing import (
@@ -204,7 +204,7 @@ def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> 
     reasons = ", ".join(f"{reason.value} {count:,}" for reason, count in ranked)
     yield (
         f"{where}: {total.total():,} small files are ineligible ({reasons}), more than 'max-small-files' "
-        f"({policy.max_small_files}){' in each' if len(stuck) > 1 else ''}: icesize cannot merge them"
+        f"({policy.max_small_files}){' in each' if len(stuck) > 1 else ''}: {cannot_merge(total)}"
     )
 
 

@@ -37,16 +37,17 @@ def notes(sentences: Iterable[object]) -> Iterator[Block]:
     return ((("! ", "yellow"), str(sentence)) for sentence in sentences)
 
 
-def more(count: int, noun: str) -> Iterator[Block]:
+def more(count: int, noun: str, listed: int = MOST_LINES) -> Iterator[Block]:
     """Show the number of items beyond those that are listed."""
-    if count > MOST_LINES:
-        yield (f"  and {format_count(count - MOST_LINES, f'more {noun}')}",)
+    if count > listed:
+        yield (f"  and {format_count(count - listed, f'more {noun}')}",)
 
 
 def reasons_of(reasons: Mapping[str, int]) -> str:
-    """Return a number of files, and the number for each reason."""
+    """Return a number of files, and the number for each reason if there are several."""
     files = format_count(sum(reasons.values()), "file")
-    return f"{files} ({', '.join(f'{reason} {n:,}' for reason, n in sorted(reasons.items()))})"
+    counts = (f"{reason} {n:,}" for reason, n in sorted(reasons.items()))
+    return f"{files} ({', '.join(counts if len(reasons) > 1 else reasons)})"
 
 
 def seconds_of(result: Any) -> str:

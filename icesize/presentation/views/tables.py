@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from icesize.planning.files import MAIN
 from icesize.planning.insight.health import TableSurvey
@@ -11,7 +11,7 @@ from icesize.planning.insight.inspection import Inspection, PartitionSizes, Pend
 from icesize.planning.insight.scan_cost import LayoutCost, ScanCost
 from icesize.planning.merging.simulation import PolicyComparison
 from icesize.planning.partition_labels import label_of
-from icesize.planning.plan import Forecast, Plan
+from icesize.planning.plan import Forecast, Plan, alike
 from icesize.presentation.blocks import Bars, Block, Columns
 from icesize.presentation.facts import Facts
 from icesize.presentation.views import (
@@ -30,7 +30,7 @@ from icesize.results import text_of
 from icesize.table.past.commits import History, PastCommit
 from icesize.table.past.versions import Version
 from icesize.table.records.ledger import LedgerEntry
-from icesize.units import format_bytes, format_count, format_time
+from icesize.units import format_bytes, format_count, format_seconds, format_time
 
 WHOLE_TABLE = "(whole table)"
 """Name of the one partition of an unpartitioned table, which has an empty label."""
@@ -55,14 +55,17 @@ _WORTH_A_LINE = ("OVER_BUDGET", "CONTESTED")
 def inspection(result: Inspection) -> Iterator[Block]:
     """Show file sizes of a table: totals, bars by size, the worst partitions, ineligible files, costs, advice."""
     snapshot = f"snapshot {result.snapshot_id}" if result.snapshot_id else "no snapshot"
-    yield (result.table, "bold"), f"  {totals(result)}  {format_count(result.rows, 'row')}  {snapshot}"
+    yield (result.table, "bold"), f"  {snapshot}"
+    yield (f"{totals(result)}  {format_count(result.rows, 'row')}",)
     yield bars(result)
     # A partition with one small file cannot have fewer.
     yield from _partitions(
         "most small files", [p for p in result.worst if p.mergeable > 1],
-        lambda p: f"{format_count(p.mergeable, 'small file')} of {p.files:,}, {format_bytes(p.small_bytes)}",
+        lambda p: f"{format_count(p.mergeable, 'small file')} of {p.files:,}{_with_bytes(p.alike, p.small_bytes)}",
     )  # fmt: skip
-    yield from _partitions("ineligible", result.ineligible_partitions, lambda p: reasons_of(p.ineligible))
+    yield from _partitions(
+        "ineligible", result.ineligible_partitions, lambda p: reasons_of(p.ineligible) + _each(p.alike)
+    )
     yield from _deletes(result.deletes)
     yield from ((line,) for line in costs(result.cost))
     # Filters that open the most files come first.
@@ -89,9 +92,10 @@ def bars(result: Inspection, full_bar_files: int = 0) -> Bars:
             name = f"  {lower} - {upper}" if lower else f"  < {upper}"
             classes.append((name, size_class.files, size_class.size_bytes))
         lower = upper
-    small = (f"small files (< {format_bytes(result.small_file_limit_bytes)})", result.small_files, result.small_bytes)
-    well_sized = ("well sized", result.files - result.small_files, result.size_bytes - result.small_bytes)
-    return Bars((small, *classes, well_sized), full_bar_files)
+    limit = format_bytes(result.small_file_limit_bytes)
+    small = (f"small files (< {limit})", result.small_files, result.small_bytes)
+    others = result.files - result.small_files, result.size_bytes - result.small_bytes
+    return Bars((small, *classes, (f"well sized (from {limit})", *others)), full_bar_files)
 
 
 def _partitions(
@@ -99,7 +103,21 @@ def _partitions(
 ) -> Iterator[Block]:
     if partitions:
         yield (title,)
-        yield Columns([(f"  {p.label or WHOLE_TABLE}", words(p)) for p in partitions])
+        yield Columns([(f"  {named(p.label, p.alike, 'partition')}", words(p)) for p in partitions])
+
+
+def named(label: str, number: int, noun: str) -> str:
+    """Return the label of the first of several alike partitions, and the number of the others."""
+    others = f" and {format_count(number - 1, f'more {noun}')}" if number > 1 else ""
+    return f"{label or WHOLE_TABLE}{others}"
+
+
+def _each(number: int) -> str:
+    return " each" if number > 1 else ""
+
+
+def _with_bytes(number: int, size_bytes: int) -> str:
+    return f"{_each(number)}, {format_bytes(size_bytes)}{' in all' if number > 1 else ''}"
 
 
 def _deletes(deletes: PendingDeletes) -> Iterator[Block]:
@@ -129,11 +147,8 @@ def costs(cost: LayoutCost) -> tuple[str, ...]:
 
 def _cost(cost: ScanCost, usd: float | None) -> str:
     """Return a cost in words, as in `192 files, planned in 26 ms, 400 requests, 0.16 USD per 1,000 scans`."""
-    seconds = cost.planning_seconds
-    duration = f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:,.1f} s"
-    work = (
-        f"{format_count(cost.opened, 'file')}, takes {duration} to plan, sends {format_count(cost.requests, 'request')}"
-    )
+    files, requests = format_count(cost.opened, "file"), format_count(cost.requests, "request")
+    work = f"{files}, takes {format_seconds(cost.planning_seconds)} to plan, sends {requests}"
     return work if usd is None else f"{work}, {format_price(1000 * usd)} USD per 1,000 scans"
 
 
@@ -150,10 +165,11 @@ def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
     """Show the plan in one line, ineligible files and warnings; with `groups` also the first merges."""
     yield ((headline(result), "bold"),)
     if groups:
-        for group in result.groups[:MOST_LINES]:
-            after = f"{format_count(group.outputs, 'file')}, {format_bytes(group.size_bytes)}"
-            yield (f"  {group.label or WHOLE_TABLE}  {len(group.inputs):,} -> {after}",)
-        yield from more(len(result.groups), "merge")
+        merges = merges_of(result)
+        for one in merges:
+            after = f"{format_count(one.after, 'file')}{_with_bytes(one.number, one.size_bytes)}"
+            yield (f"  {named(one.label, one.number, 'merge')}  {one.before:,} -> {after}",)
+        yield from more(len(result.groups), "merge", sum(m.number for m in merges))
     if result.forecast is not None:
         yield from _decoded(result.forecast.decode_reasons)
     if result.clustering is not None:
@@ -164,10 +180,32 @@ def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
     if held := result.to_dict()["ineligible"]:
         files = sum(sum(reasons.values()) for reasons in held.values())
         yield (f"ineligible: {format_count(files, 'small file')}",)
-        for label, reasons in sorted(held.items(), key=lambda item: -sum(item[1].values()))[:MOST_LINES]:
-            yield (f"  {label or WHOLE_TABLE}  {reasons_of(reasons)}",)
-        yield from more(len(held), "partition")
+        ranked = sorted(((label, 1, reasons) for label, reasons in held.items()), key=lambda one: -sum(one[2].values()))
+        shown = alike(ranked, lambda one: tuple(sorted(one[2].items())), lambda one, _: (one[0], one[1] + 1, one[2]))
+        for label, number, reasons in shown[:MOST_LINES]:
+            yield (f"  {named(label, number, 'partition')}  {reasons_of(reasons)}{_each(number)}",)
+        yield from more(len(held), "partition", sum(number for _, number, _ in shown[:MOST_LINES]))
     yield from notes(result.notes)
+
+
+class Merges(NamedTuple):
+    """Merges of as many files into as many: the first partition, the number of merges, and the bytes of all."""
+
+    label: str
+    number: int
+    before: int
+    after: int
+    size_bytes: int
+
+    def plus(self, other: Merges) -> Merges:
+        """Return both as one."""
+        return self._replace(number=self.number + other.number, size_bytes=self.size_bytes + other.size_bytes)
+
+
+def merges_of(result: Plan) -> list[Merges]:
+    """Return the first merges of a plan, alike ones as one."""
+    merges = (Merges(g.label, 1, len(g.inputs), g.outputs, g.size_bytes) for g in result.groups)
+    return alike(merges, lambda merge: (merge.before, merge.after), Merges.plus)[:MOST_LINES]
 
 
 def headline(result: Plan) -> str:
@@ -176,7 +214,7 @@ def headline(result: Plan) -> str:
     if any(group.moves for group in result.groups):
         title = "plan to move rows to the current partition spec"
     if not result.groups:
-        return f"{title}: nothing to {verb}, {format_count(result.files_before, 'file')} stay"
+        return f"{title}: nothing to {verb} in {format_count(result.files_before, 'file')}"
     partitions = format_count(len({g.partition for g in result.groups}), "partition")
     gone = freed(result)
     return (
@@ -358,7 +396,7 @@ def version_line(version: Version) -> str:
 @view.register
 def history(result: History) -> Iterator[Block]:
     """Show one line per commit, newest first, and a summary of all commits."""
-    yield ((history_line(result), "bold"),)
+    yield ((result.table, "bold"), *(f"  {part}" for part in history_line(result)))
     if not result.commits:
         return
     yield Columns([*map(commit_cells, result.commits)], HISTORY, range(3, len(HISTORY)), _SPARE_IN_HISTORY)
@@ -367,20 +405,16 @@ def history(result: History) -> Iterator[Block]:
         yield ((f"and {older}: use --limit {result.commits_kept} for all", "dim"),)
 
 
-def history_line(result: History) -> str:
-    """Return a summary of all commits."""
+def history_line(result: History) -> list[str]:
+    """Return the parts of a summary of all commits."""
     if not result.commits or result.since_ms is None:
-        return f"{result.table} has no history: nothing was ever written to it"
-    kinds = Counter(commit.kind for commit in result.commits)
-    parts = [
-        f"{result.table}  {format_count(result.commits_kept, 'commit')} since {format_time(result.since_ms)}",
-        "newest: " + ", ".join(f"{kind} {count:,}" for kind, count in kinds.most_common()),
-    ]
+        return ["no history: nothing was ever written to it"]
+    parts = [f"{format_count(result.commits_kept, 'commit')} since {format_time(result.since_ms)}"]
     if result.write_amplification is not None:
         parts.append(f"write amplification {result.write_amplification:.2f}")
     if result.seconds_per_batch is not None:
-        parts.append(f"{result.seconds_per_batch:.2f} s a batch")
-    return "  ".join(parts)
+        parts.append(f"{format_seconds(result.seconds_per_batch)} a batch")
+    return parts
 
 
 def commit_cells(commit: PastCommit) -> tuple[str, ...]:
@@ -411,7 +445,11 @@ def _count(number: int | None) -> str:
 @view.register
 def overview(result: Facts) -> Iterator[Block]:
     """Show a table in a few lines, and advice."""
-    summary = (f"{result.table}  {totals(result.inspection)}", headline(result.plan), history_line(result.history))
+    summary = (
+        f"{result.table}  {totals(result.inspection)}",
+        headline(result.plan),
+        "  ".join(history_line(result.history)),
+    )
     return ((line,) for line in (*summary, *map(str, result.advice)))
 
 

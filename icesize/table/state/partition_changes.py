@@ -41,6 +41,8 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.summary import BASE_ID, SECONDS
 
 _DAY_MS = 86_400_000
+LEAST_HISTORY_MS = 600_000
+"""History from which on an arrival rate is known: a load or a first try is shorter."""
 _CHANGE_BYTES = 700
 """Approximate memory of one snapshot's change to one partition."""
 
@@ -234,10 +236,14 @@ def bytes_per_partition_and_day(metadata: TableMetadata) -> float | None:
 
 
 def arrivals_of(metadata: TableMetadata, most_batches: int = 100) -> Arrivals | None:
-    """Return the arrival rate of rows, from summaries of the newest APPEND snapshots; None with fewer than two."""
-    adding = (s for s in known_ancestors(metadata) if operation_of(s) == Operation.APPEND)
+    """Return the arrival rate of rows, from summaries of the newest APPEND snapshots.
+
+    None means that the history is too short.
+    """
+    history = list(known_ancestors(metadata))
+    adding = (s for s in history if operation_of(s) == Operation.APPEND)
     newest = list(islice((s for s in adding if summary_count(s, "added-files-size")), most_batches))
-    if len(newest) < 2:
+    if len(newest) < 2 or history[0].timestamp_ms - history[-1].timestamp_ms < LEAST_HISTORY_MS:
         return None
     partitions = sum(max(1, summary_count(s, "changed-partition-count")) for s in newest)
     spent = [seconds for s in newest if (seconds := number_of(s, SECONDS, float)) is not None]

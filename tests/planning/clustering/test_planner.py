@@ -331,7 +331,7 @@ def test_a_first_run_sorts_what_overlaps() -> None:
     found = files_scanned([(file.as_planned().bounds[0], file.fact.size_bytes) for file in after])
     assert found.point_files < 2.0
     second = plan_of(after, by)
-    assert str(second).splitlines()[0] == "cluster (sort by a, b): nothing to cluster, 20 files stay"
+    assert str(second).splitlines()[0] == "cluster (sort by a, b): nothing to cluster in 20 files"
     assert reasons(second) == {"CLUSTERED": 20}
 
 

@@ -45,8 +45,10 @@ def test_tiny_batches_want_a_longer_trigger() -> None:
 def test_a_busy_stream_wants_a_longer_trigger() -> None:
     """A batch that takes nearly as long as until the next one is told, with the shortest trigger of twice the time."""
     [sentence] = map(str, advise_merging(replace(CALM, seconds_between=10.0, seconds_per_batch=9.0), DEFAULT))
-    assert sentence.startswith("a batch every 10 s takes 9.0 s and adds ")
+    assert sentence.startswith("a batch every 10 s takes 9 s and adds ")
     assert "trigger(processingTime='30 seconds')" in sentence
+    [sentence] = map(str, advise_merging(replace(CALM, seconds_between=0.2, seconds_per_batch=0.18), DEFAULT))
+    assert sentence.startswith("a batch every 200 ms takes 180 ms and adds ")
 
 
 def test_a_trigger_that_writes_no_less_is_not_advised() -> None:

@@ -13,7 +13,7 @@ from icesize.planning.routing.expected_rows import PartitionWrites
 from icesize.table.catalog.history import operation_of
 from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.state.partition_changes import arrivals_of, recent_appends
+from icesize.table.state.partition_changes import LEAST_HISTORY_MS, arrivals_of, recent_appends
 from tests.support.tables import (
     CountingIO,
     append,
@@ -200,6 +200,10 @@ def test_how_batches_came(lake: SqlCatalog) -> None:
     run(lake, request_on(table, [first, write(table, [4], "b")]), table)
     compact(lake)
     metadata = lake.load_table("db.t").metadata
+    assert arrivals_of(metadata) is None, "two batches of one second are a load"
+    first, *others = metadata.snapshots
+    earlier = first.model_copy(update={"timestamp_ms": first.timestamp_ms - LEAST_HISTORY_MS})
+    metadata = metadata.model_copy(update={"snapshots": [earlier, *others]})
     adding = [s for s in metadata.snapshots if operation_of(s) == Operation.APPEND]
     sizes = [int((s.summary or {})["added-files-size"] or 0) for s in adding]
     arrivals = arrivals_of(metadata)
