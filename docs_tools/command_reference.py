@@ -52,7 +52,7 @@ INTRODUCTIONS = {
     "compact": "These commands write new files and commit them; rows do not change. `maintain` also expires snapshots.",
     "deduplicate": "These commands concern tables with a key. `deduplicate` deletes rows; preview it first.",
     "restore": "These commands change the rows of a partition, or delete files for good. Preview them first.",
-    "demo": "Start here: `demo` and `completion` need no table, and `doctor` and `config` work with or without one.",
+    "demo": "Run `demo` to see icesize work, and `doctor` to check what works on your machine.",
 }
 """A sentence for the group that contains the command."""
 _SHARED = 3

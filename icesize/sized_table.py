@@ -155,8 +155,8 @@ def maintain(
         catalog: A PyIceberg catalog. None opens the catalog of that name from the session's
             `spark.sql.catalog.<catalog>.*`, or from PyIceberg's configuration.
         policy: A SizePolicy or a mapping of its keys. Each given key overrides the properties of every table.
-        concurrency: The number of tables that are maintained at the same time. From 2 on, four times as many if they
-            are in an object store and need little work, and with Spark, the same number with large groups in addition.
+        concurrency: How many tables to maintain at the same time. From 2 on, icesize also maintains up to four times
+            this number of small tables in an object store, and with Spark this number of tables with large groups.
         take_over: True to also maintain tables that another service maintains.
         dry_run: Change nothing. Return the state of the tables, and the merges that the budget pays for.
         environment: The clock, the limits and the observer; None uses the defaults.
@@ -348,6 +348,12 @@ class SizedTable:
                 before.
             ArgumentError: The filter is malformed, or names a column that the table does not have.
             ValueError: A budget is negative or malformed.
+
+        Examples:
+            >>> table = icesize.open(None, "lake.db.events")
+            >>> report = table.compact("hour >= 'h06'", budget_bytes="20GiB")
+            >>> report.files_removed, report.files_added
+            (96, 6)
         """
         budget = Budget.of(budget_bytes, budget_seconds)
         return self._context.alone(compaction.compact, where, budget, into_current_spec=into_current_spec)
@@ -469,6 +475,12 @@ class SizedTable:
             CommitStateUnknown: The outcome of a commit is unknown; the attribute `report`, if set, has the steps
                 before.
             ValueError: A budget is negative or malformed.
+
+        Examples:
+            >>> table = icesize.open(None, "lake.db.events")
+            >>> report = table.maintain(budget_bytes="20GiB", budget_seconds="25m")
+            >>> report.succeeded
+            True
         """
         from icesize.maintenance.passes.maintain import STEPS, Pass
 
@@ -627,9 +639,9 @@ class SizedTable:
             order_by: The columns by which a later row is recognized.
             delete_when: The condition that makes a row a delete.
             except_columns: Columns that are not written.
-            ties: What is done with different rows of one key and order.
-            null_key: What is done with rows whose key has a NULL.
-            tombstones: How long deletes are remembered.
+            ties: What to do with different rows of one key and order.
+            null_key: What to do with rows whose key has a NULL.
+            tombstones: How long to remember deletes.
             stream_id: The name of a stream in the ledger, as in `append`.
             batch_id: The number of the batch in the stream, as in `append`.
 
@@ -645,6 +657,13 @@ class SizedTable:
             BatchError: The rows must not be committed, for example because two of them have one key and no order.
             CommitConflict: Other writers committed first until the deadline.
             CommitStateUnknown: The outcome of the commit is unknown.
+
+        Examples:
+            >>> table = icesize.open(None, "lake.db.accounts")
+            >>> changes = pa.table({"id": [1, 2], "balance": [70, None], "op": ["u", "d"]})
+            >>> report = table.upsert(changes, key="id", delete_when="op = 'd'", except_columns="op")
+            >>> report.upsert["updated"], report.upsert["deleted"]
+            (1, 1)
         """
         _together("upsert", stream_id, batch_id)
         import pyarrow as pa
@@ -745,40 +764,40 @@ class SizedTable:
             delete_when: The condition that makes a row a delete: comparisons of columns with literals, such as
                 "op = 'd'", joined by `and`, `or` and `not`, or the name of a column of booleans. NULL is no delete.
             except_columns: Columns that are not written, such as `op`.
-            ties: What is done with different rows of one key that have the same order. "error": the batch fails.
+            ties: What to do with different rows of one key that have the same order. "error": the batch fails.
                 "last_delete": a delete wins. "max_row": a delete wins, or else the greatest row.
-            null_key: "error" refuses batches with a NULL in a key, "skip" leaves such rows out.
-            tombstones: How long deletes are remembered, such as "2 days" or a number of seconds. An older event that
-                comes later does not bring the row back. It needs `order_by`, and belongs to the table. None: not
-                remembered, or as the table stores it.
-            lookup: "auto" finds rows by maps of keys on the local disk, and reads the key columns of files that have no
-                map yet. "scan" reads key columns in each batch.
+            null_key: What to do with a NULL in a key. "error": the batch fails. "skip": the row is left out.
+            tombstones: How long to remember deletes, such as "2 days" or a number of seconds, so that an older event
+                that arrives later does not bring the row back. The table stores this time, and it needs `order_by`.
+                None: the stored time, or deletes are not remembered.
+            lookup: How to find the rows of a key. "auto": by maps of keys on the local disk; icesize reads the key
+                columns of files that have no map yet. "scan": by reading key columns in each batch.
             index_bytes: The most bytes of maps on disk, as a number or a string such as "20GiB"; None for a quarter of
                 the free disk.
             index_dir: A local directory for maps that is kept between runs; None for a temporary one of Spark.
 
-        Args: The write of a batch
+        Args: Writes
             placement: "append" writes new rows into few new files and merges older small files. "absorb" writes new
                 rows together with the partition's small file.
             stream_safe: False (only with "absorb") writes rows once, in `overwrite` snapshots, at which stream readers
                 stop.
-            statistics: The method to determine the number of rows per partition before the write. "exact" counts the
-                rows in one more pass over the partition columns. "recent" predicts them from recent batches; the first
-                predictions use the table's history. "auto" counts only if the batch is cheap to read again, and only
-                until predictions are as good.
+            statistics: How to determine the rows per partition before the write. "exact": count them in one more pass
+                over the partition columns. "recent": predict them from recent batches, at first from the table's
+                history. "auto": count them only if the batch is cheap to read again, and only until predictions are as
+                good.
             write_tasks: The number of Spark tasks that write a batch; None derives it from the bytes of the batch and
                 the cores.
-            schema_evolution: The treatment of columns that the table lacks. "refuse": the batch fails. "add": they are
-                added to the table.
+            schema_evolution: What to do with columns that the table lacks. "refuse": the batch fails. "add": icesize
+                adds them to the table.
             allow_duplicate_keys: True appends rows to a table with a key, and does not look for older rows of their
                 keys.
 
         Args: Maintenance
-            merge: The time of merges. "inline": in the commit of the batch. "async": beside the batches, in separate
-                commits. "off": never in the sink.
-            cluster: The time of clustering by the table's `icesize.cluster.by`, in separate commits. "inline": after
-                the batch, limited to the bytes that its merges may rewrite. Unless `merge-budget-bytes` is set, that
-                limit is at least four files of the target size. "async": beside the batches. "off": never in the sink.
+            merge: When to merge small files. "inline": in the commit of the batch. "async": beside the batches, in
+                separate commits. "off": never in the sink.
+            cluster: When to cluster by the table's `icesize.cluster.by`, in separate commits. "inline": after the
+                batch, limited to the bytes that its merges may rewrite. Unless `merge-budget-bytes` is set, that limit
+                is at least four files of the target size. "async": beside the batches. "off": never in the sink.
             expire_every: Expire snapshots by the table's own rules each time this number of batch ids has passed; None
                 never expires. Ids count, not calls: a query that restarts for each batch also expires snapshots.
 
@@ -798,6 +817,12 @@ class SizedTable:
                 catalog object that holds credentials: icesize never sends credentials to a server.
             BatchError: The session is one of Spark Connect, and `query_id` is None.
             ValueError: An argument has none of the values above, or cannot be combined with another.
+
+        Examples:
+            >>> table = icesize.open(spark, "lake.db.orders")
+            >>> sink = table.sink("orders", mode="upsert", key="id", order_by="changed_at", delete_when="op = 'd'")
+            >>> writer = stream.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+            >>> query = writer.trigger(processingTime="30 seconds").start()
         """
         spark, source = self._in_spark("sink")
         from icesize.spark.stream.options import SinkOptions
@@ -958,6 +983,13 @@ class SizedTable:
             CommitConflict: Another writer changed the partition during the restore; nothing changed.
             CommitStateUnknown: The outcome of the commit is unknown.
             ValueError: Both or neither of `snapshot_id` and `as_of` are given.
+
+        Examples:
+            >>> table = icesize.open(None, "lake.db.events")
+            >>> newest, earlier, *_ = table.versions({"hour": "h07"})
+            >>> report = table.restore({"hour": "h07"}, earlier.snapshot_id)
+            >>> report.operations
+            ('overwrite',)
         """
         from icesize.maintenance.jobs.restore import restore
 
@@ -1165,8 +1197,8 @@ class SizedTable:
             key: The columns that identify a row; None keeps the stored key.
             order_by: The columns by which a later row is recognized; None keeps the stored ones, `()` removes them.
             delete_when: The condition that makes a row a delete; None keeps the stored one, `""` removes it.
-            ties: What is done with different rows of one key and order; None keeps the stored answer.
-            tombstones: How long deletes are remembered, in seconds or as `"2 days"`; None keeps the stored time.
+            ties: What to do with different rows of one key and order; None keeps the stored answer.
+            tombstones: How long to remember deletes, in seconds or as `"2 days"`; None keeps the stored time.
             dry_run: Change nothing; return the report that the call would produce.
 
         Returns:

@@ -233,7 +233,12 @@ def test_the_page_of_commands_names_those_without_a_table() -> None:
         name: next((p for p in command.params if p.name == "table"), None) for name, command in main.commands.items()
     }
     optional = [name for name, table in tables.items() if table is None or not table.required]
-    assert set(re.findall(r"`([a-z]+)`", page.partition("\n## Start\n")[2].partition(".")[0])) == set(optional)
+    assert _names_before(page, r"run\s+without a table") == set(optional)
     several = {name for name, table in tables.items() if table is not None and "PATTERN" in (table.metavar or "")}
-    sentence = page.partition("`CATALOG.NAMESPACE.TABLE`")[2].partition(":")[0]
-    assert set(re.findall(r"`([a-z]+)`", sentence)) == several
+    assert _names_before(page, "also accept a catalog or a pattern") == several
+
+
+def _names_before(page: str, words: str) -> set[str]:
+    """The commands in the sentence that ends with these words."""
+    sentence = re.split(words, page)[0].rpartition(". ")[2].rpartition("\n\n")[2]
+    return set(re.findall(r"`([a-z]+)(?: check)?`", sentence))
