@@ -41,10 +41,6 @@ SHAPES = {
 
 PENDING = frozenset(
     {
-        "docs/format-v3.md",
-        "docs/streams.md",
-        "docs/upserts.md",
-        "docs/verify.md",
         "examples/README.md",
         "examples/course.ipynb",
         "examples/producer.py",
