@@ -19,6 +19,7 @@ _IDS = re.compile(r"\d{15,}")
 _NUMBERS = re.compile(r"\d[\d.,]*")
 _BARS = re.compile(r"[▏▎▍▌▋▊▉█]+")
 _SPACES = re.compile(r"[\s─-]{2,}|\s")
+_COLUMNS = re.compile(r"\S {2,}")
 _WIDTH = 100
 
 
@@ -77,8 +78,8 @@ def write() -> None:
 
 
 def _wrapped(line: str) -> str:
-    """Return a line as a page shows it: a reader does not scroll to the right."""
-    if len(line) <= _WIDTH or line.startswith("$ "):
+    """Return a line as a page shows it: a reader does not scroll to the right, except in a table."""
+    if len(line) <= _WIDTH or line.startswith("$ ") or len(_COLUMNS.findall(line)) > 2:
         return line
     indent = " " * (len(line) - len(line.lstrip()) + 4)
     return textwrap.fill(line, _WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) + "\n"
