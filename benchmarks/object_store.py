@@ -1,11 +1,12 @@
 """Work on a real S3 server whose answers take some milliseconds: icesize against Iceberg's Spark and PyIceberg.
 
-    python -m benchmarks object-store [--latency 30] [--cases small,tiny,large,parts,stream,passes]
+    python -m benchmarks object-store [--latency 30] [--cases small,tiny,large,full,parts,stream,passes]
         [--ways icesize,overwrite,rewrite] [--batches 12] [--tables 30] [--json]
 
 Requests are those in the log of the server, so they are exact and do not depend on the machine. Seconds only compare
-within a row. A compaction is a whole process, from its start to its end. A batch is 20,000 rows into 24 partitions,
-with its merges; the median of the batches after the first four counts.
+within a row. USD are the prices of Amazon S3 for 1,000 such runs: 0.4 for a million reads, 5 for a million writes and
+listings. A compaction is a whole process, from its start to its end; CPU seconds and memory are those of icesize's. A
+batch is 20,000 rows into 24 partitions, with its merges; the median of the batches after the first four counts.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,11 @@ from benchmarks.show import finish
 from integration.object_store import ObjectStore, object_store, toxiproxy_server
 
 BUCKET, TABLE = "lake", "db.t"
-COMPACTIONS = {"small": (400, 5_000, 1), "tiny": (2_000, 500, 1), "large": (40, 200_000, 1), "parts": (300, 7_500, 3)}
-"""Files, rows of each, partitions: files of about 120 KiB, 14 KiB, 4 MiB and 180 KiB."""
+COMPACTIONS = {
+    "small": (400, 5_000, 1), "tiny": (2_000, 500, 1), "large": (40, 200_000, 1), "full": (20, 1_600_000, 1),
+    "parts": (300, 7_500, 3),
+}  # fmt: skip
+"""Files, rows of each, partitions: files of about 120 KiB, 14 KiB, 4 MiB, 32 MiB and 180 KiB."""
 ROWS, PARTITIONS, KEYS = 20_000, 24, 80_000
 FIRST = 4
 """Batches that warm a stream up."""
@@ -58,6 +62,18 @@ BY_P = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "p"))
 
 
 _REQUEST = re.compile(r" s3_(\w+) ")
+_USD_READ, _USD_WRITE = 0.4e-6, 5e-6
+"""Prices of requests to Amazon S3 Standard in us-east-1; deletes are free."""
+_MEASURED = Path(__file__).with_name("measured.py")
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of some work; `process` is that of its process, if it was one of icesize."""
+
+    seconds: float
+    requests: Counter[Any]
+    process: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,22 +98,24 @@ class Lake:
         settings = self.store.java_properties() | {"s3.endpoint": self.endpoint, "cache-enabled": "false"}
         return jdbc | {"warehouse": f"s3://{BUCKET}/wh"} | settings
 
-    def icesize(self, *arguments: str) -> None:
-        """Run a command in a process of its own."""
+    def icesize(self, *arguments: str) -> dict[str, float]:
+        """Run a command in a process of its own; return its cost."""
         prefix = "PYICEBERG_CATALOG__LAKE__"
         settings = {"type": "sql", **self.properties(self.endpoint)}
         names = {prefix + key.upper().replace(".", "__").replace("-", "_"): value for key, value in settings.items()}
-        command = [sys.executable, "-m", "icesize", *arguments]
-        subprocess.run(command, env=os.environ | names, check=True, stdout=subprocess.DEVNULL)
+        command = [sys.executable, "-I", "-S", str(_MEASURED), sys.executable, "-m", "icesize", *arguments]
+        done = subprocess.run(command, env=os.environ | names, check=True, stdout=subprocess.PIPE)
+        cost: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+        return cost
 
-    def measured(self, work: Callable[[], object]) -> tuple[float, Counter[str]]:
+    def measured(self, work: Callable[[], dict[str, float] | None]) -> Cost:
         """Return the seconds of the work and its requests by name."""
         before, began = self.log.stat().st_size, time.perf_counter()
-        work()
+        process = work()
         seconds = time.perf_counter() - began
         with self.log.open() as log:
             log.seek(before)
-            return seconds, Counter(_REQUEST.findall(log.read()))
+            return Cost(seconds, Counter(_REQUEST.findall(log.read())), process)
 
     @property
     def log(self) -> Path:
@@ -133,10 +151,10 @@ def _compaction(lake: Lake, case: str, ways: Sequence[str]) -> list[dict[str, An
     shutil.copy(lake.folder / "c.db", original)
     for way in ways:
         shutil.copy(original, lake.folder / "c.db")
-        seconds, requests = lake.measured(partial(_COMPACT[way], lake))
+        cost = lake.measured(partial(_COMPACT[way], lake))
         tasks = list(lake.catalog().load_table(TABLE).scan().plan_files())
         exact = sum(task.file.record_count for task in tasks) == files * rows
-        found.append(_row(f"compact {case}: {files} files", way, seconds, requests, exact, len(tasks)))
+        found.append(_row(f"compact {case}: {files} files", way, cost, exact, len(tasks)))
     lake.catalog().drop_table(TABLE)
     return found
 
@@ -162,7 +180,7 @@ def _rewrite(lake: Lake) -> None:
     _session(lake).sql(f"CALL lake.system.rewrite_data_files(table => '{TABLE}', {options})").collect()
 
 
-_COMPACT: dict[str, Callable[[Lake], object]] = {
+_COMPACT: dict[str, Callable[[Lake], dict[str, float] | None]] = {
     "icesize": lambda lake: lake.icesize("compact", f"lake.{TABLE}"),
     "overwrite": _overwrite,
     "rewrite": _rewrite,
@@ -201,11 +219,11 @@ def _stream(lake: Lake, batches: int) -> list[dict[str, Any]]:
         write = _writer(lake, spark, way, name)
         costs = [lake.measured(partial(write, _batch(spark, way, number), number)) for number in range(batches)]
         exact = spark.table(f"lake.{name}").count() == min(batches * ROWS, KEYS if version == 3 else batches * ROWS)
-        seconds = statistics.median(seconds for seconds, _ in costs[FIRST:])
-        requests = sum((requests for _, requests in costs[FIRST:]), Counter[str]())
+        seconds = statistics.median(cost.seconds for cost in costs[FIRST:])
+        requests = sum((cost.requests for cost in costs[FIRST:]), Counter[str]())
         mean = Counter({method: round(count / len(costs[FIRST:]), 1) for method, count in requests.items()})
         title = "batch of upserts" if version == 3 else "batch of appends"
-        found.append(_row(title, way, seconds, mean, exact, spark.table(f"lake.{name}.data_files").count()))
+        found.append(_row(title, way, Cost(seconds, mean), exact, spark.table(f"lake.{name}.data_files").count()))
     return found
 
 
@@ -217,7 +235,7 @@ def _batch(spark: Any, way: str, number: int) -> Any:
     return rows.selectExpr(f"{key} id", partition, "hash(id) / 1e9 v", "concat('n', id % 977) n")
 
 
-def _writer(lake: Lake, spark: Any, way: str, name: str) -> Callable[[Any, int], object]:
+def _writer(lake: Lake, spark: Any, way: str, name: str) -> Callable[[Any, int], Any]:
     if way == "append":
         return lambda rows, number: rows.writeTo(f"lake.{name}").append()
     if way == "MERGE":
@@ -248,17 +266,26 @@ def _passes(lake: Lake, tables: int) -> list[dict[str, Any]]:
         ("maintain --all", ("maintain", "lake", "--all", "--yes")),
         ("maintain --all, nothing due", ("maintain", "lake", "--all", "--yes")),
     ):
-        seconds, requests = lake.measured(partial(lake.icesize, *arguments))
-        each = Counter({method: round(count / tables, 1) for method, count in requests.items()})
-        found.append(_row(f"{title}, {tables} tables", "icesize", seconds, each, True, tables))
+        cost = lake.measured(partial(lake.icesize, *arguments))
+        each = Counter({method: round(count / tables, 1) for method, count in cost.requests.items()})
+        found.append(_row(f"{title}, {tables} tables", "icesize", replace(cost, requests=each), True, tables))
     return found
 
 
-def _row(work: str, way: str, seconds: float, requests: Counter[Any], exact: bool, files: int) -> dict[str, Any]:
+def _row(work: str, way: str, cost: Cost, exact: bool, files: int) -> dict[str, Any]:
+    process = cost.process or {}
     return {
-        "work": work, "way": way, "seconds": round(seconds, 2), "requests": dict(sorted(requests.items())),
-        "files": files, "rows_exact": exact,
+        "work": work, "way": way, "seconds": round(cost.seconds, 2), "requests": dict(sorted(cost.requests.items())),
+        "usd": round(1_000 * _usd(cost.requests), 3), "files": files, "rows_exact": exact,
+        "cpu_seconds": round(process["cpu_seconds"], 2) if process else None,
+        "peak_mib": round(process["peak_bytes"] / 2**20) if process else None,
     }  # fmt: skip
+
+
+def _usd(requests: Counter[Any]) -> float:
+    reads = sum(count for name, count in requests.items() if name.startswith(("Get", "Head")))
+    free = sum(count for name, count in requests.items() if name.startswith(("Delete", "Abort")))
+    return float(reads * _USD_READ + (requests.total() - reads - free) * _USD_WRITE)
 
 
 def _with_ratios(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -273,7 +300,7 @@ def main(argv: list[str]) -> dict[str, Any]:
     """Run the cases at each latency, and print a row for each work and way."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks object-store", description=__doc__.splitlines()[0])
     parser.add_argument("--latency", default="30", help="milliseconds that each answer takes, or several with commas")
-    parser.add_argument("--cases", default="small,tiny,large,parts,stream,passes")
+    parser.add_argument("--cases", default="small,tiny,large,full,parts,stream,passes")
     parser.add_argument("--ways", default="icesize,overwrite,rewrite", help="of compactions")
     parser.add_argument("--batches", type=int, default=12)
     parser.add_argument("--tables", type=int, default=30)
@@ -290,10 +317,13 @@ def main(argv: list[str]) -> dict[str, Any]:
                 )  # fmt: skip
             rows += [{"latency_ms": latency_ms, **row} for row in _with_ratios(found)]
     result = {"benchmark": "object-store", "rows": rows, "rows_exact": all(row["rows_exact"] for row in rows)}
-    header = ("ms", "work", "way", "seconds", "icesize / this", "requests", "files", "rows exact")
+    header = (
+        "ms", "work", "way", "seconds", "icesize / this", "CPU s", "MiB", "requests", "USD per 1,000", "files",
+        "rows exact",
+    )  # fmt: skip
     cells = [
-        (row["latency_ms"], row["work"], row["way"], row["seconds"], row["ratio"], _text(row["requests"]), row["files"],
-         row["rows_exact"])
+        (row["latency_ms"], row["work"], row["way"], row["seconds"], row["ratio"], row["cpu_seconds"], row["peak_mib"],
+         _text(row["requests"]), row["usd"], row["files"], row["rows_exact"])
         for row in rows
     ]  # fmt: skip
     return finish(result, "an S3 server with latency", header, cells, args.json)

@@ -1,19 +1,29 @@
 """The current output of the commands in transcripts.
 
 The commands of a page run one after the other on the table of `docs_tools.lake`. A snapshot id that a command takes
-from the output of an earlier transcript is replaced by the id that the output contains today.
+from the output of an earlier transcript is replaced by the id that the output contains today. The tutorial's commands
+run in an empty directory, because its first command makes the table, and beside its programs: `$ python late.py` runs
+the block that begins with `# late.py`.
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tempfile
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from docs_tools.blocks import Block, blocks, pages
+from docs_tools.blocks import DOCS, Block, blocks, pages
 from docs_tools.commands import command_lines, run
-from docs_tools.lake import add_orders, gone_bad
+from docs_tools.lake import add_orders, configured, gone_bad
+
+TUTORIAL = DOCS / "tutorial.md"
+_DIRECTORIES = {TUTORIAL: "/tmp/icesize-tutorial"}
+"""The directory that a page names where its commands run; other pages name `/lake`."""
 
 _IDS = re.compile(r"\d{15,}")
 _NUMBERS = re.compile(r"\d[\d.,]*")
@@ -28,27 +38,51 @@ def told_today(page: Path) -> dict[Block, str]:
     transcripts = blocks(page, "console")
     if not transcripts:
         return {}
-    ids = dict[str, str]()
-    with tempfile.TemporaryDirectory() as folder, gone_bad(Path(folder).resolve()) as catalog:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name).resolve()
+        with _tables_of(page, transcripts, folder):
+            ids = dict[str, str]()
+            return {block: _told(block, folder, ids) for block in transcripts}
+
+
+@contextmanager
+def _tables_of(page: Path, transcripts: list[Block], folder: Path) -> Iterator[None]:
+    if page == TUTORIAL:
+        with configured(f"sqlite:///{folder}/catalog.db"):
+            yield
+        return
+    with gone_bad(folder) as catalog:
         if any("lake.db.orders" in block.code for block in transcripts):
             add_orders(catalog)
-        return {block: _told(block, folder, ids) for block in transcripts}
+        yield
 
 
-def _told(block: Block, folder: str, ids: dict[str, str]) -> str:
+def _told(block: Block, folder: Path, ids: dict[str, str]) -> str:
     """Return the text of one transcript, and add its snapshot ids to those of earlier ones."""
-    typed = [_with_ids(line, ids) for line in block.code.splitlines() if line.startswith("$ ")]
-    answers = (
-        run([_with_ids(argument, ids) for argument in arguments]).replace(folder, "/lake")
-        for arguments in command_lines(block)
-    )
-    told = "\n".join(f"{line}\n{answer}" for line, answer in zip(typed, answers, strict=True)).rstrip() + "\n"
-    ids.update(zip(_IDS.findall(block.code), _IDS.findall(told), strict=False))
-    return told
+    shown = _DIRECTORIES.get(block.page, "/lake")
+    told = []
+    for line in re.findall(r"^\$ .*", block.code, re.MULTILINE):
+        typed = _IDS.sub(lambda found: ids.get(found[0], found[0]), line)
+        told.append(f"{typed}\n{_output(block, typed.replace(shown, str(folder)))}".replace(str(folder), shown))
+    text = "\n".join(told).rstrip() + "\n"
+    ids.update(zip(_IDS.findall(block.code), _IDS.findall(text), strict=False))
+    return text
 
 
-def _with_ids(text: str, ids: dict[str, str]) -> str:
-    return _IDS.sub(lambda found: ids.get(found[0], found[0]), text)
+def _output(block: Block, typed: str) -> str:
+    if typed.startswith("$ python "):
+        return _run_program(program(block.page, typed.split()[2]))
+    (arguments,) = command_lines(Block(block.page, block.line, "console", typed))
+    return run(arguments)
+
+
+def program(page: Path, name: str) -> str:
+    """Return the program of a page that begins with its file's name, as in `# late.py`."""
+    return next(block.code for block in blocks(page, "python") if block.code.startswith(f"# {name}\n"))
+
+
+def _run_program(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
 
 def without_numbers(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Sends events to Kafka for ever, some of them hours late; `examples/compose.yaml` runs it."""
+"""Send events to Kafka until the process is stopped; `examples/compose.yaml` runs this program."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ EVENTS_A_SECOND = 500
 
 
 def event(number: int) -> bytes:
-    """One event as JSON; two in five are up to six hours late."""
+    """Return one event as JSON; two in five are up to six hours late."""
     late = timedelta(hours=random.randrange(1, 7) if random.random() < 0.4 else 0)
     at = datetime.now(timezone.utc) - late
     return json.dumps({"id": number, "user_id": number % 97, "at": at.isoformat()}).encode()
 
 
 def main() -> None:
-    """Go on until somebody ends it."""
+    """Send about 500 events per second."""
     producer = KafkaProducer(bootstrap_servers=os.environ["KAFKA"])
     for number in itertools.count():
         producer.send(os.environ["TOPIC"], event(number))

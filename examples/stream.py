@@ -1,13 +1,13 @@
-"""A stream of events into an Iceberg table through icesize, from Kafka or from nowhere.
+"""Stream events into an Iceberg table through icesize, from Kafka or from Spark's rate source.
 
-On its own it makes everything it needs in one folder, a catalog in a SQLite file among it, and takes its events from
-Spark's rate source:
+Alone, the program needs no other service. It creates a SQLite catalog and the table in one directory, and reads Spark's
+rate source:
 
     python examples/stream.py --folder /tmp/icesize-example --batches 10
 
-In `examples/compose.yaml` the same script runs against a REST catalog, an S3 store and Kafka. What differs is the
-environment: PyIceberg's own variables say where the catalog is (`PYICEBERG_CATALOG__LAKE__URI`, ...), KAFKA and TOPIC
-where events come from. Spark needs none of Iceberg's jars: icesize writes the table's files and commits.
+In `examples/compose.yaml`, the same program uses a REST catalog, an S3 store and Kafka. Only the environment differs:
+PyIceberg's variables configure the catalog (`PYICEBERG_CATALOG__LAKE__URI`, ...), and KAFKA and TOPIC the source. Spark
+needs no Iceberg jar, because icesize writes the table's files and commits them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KAFKA_JAR = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.1"
 
 
 def main() -> None:
-    """Stream until so many batches are in the table, then look at it."""
+    """Stream until the table contains the number of batches, then print its state."""
     options = _options()
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("icesize").setLevel(logging.INFO)  # one line for each batch
@@ -67,13 +67,13 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/icesize-example"), help="checkpoint, and the lake")
-    parser.add_argument("--batches", type=int, default=0, help="end after so many; 0: never")
+    parser.add_argument("--folder", type=Path, default=Path("/tmp/icesize-example"), help="where the files go")
+    parser.add_argument("--batches", type=int, default=0, help="number of batches after which to end; 0: never")
     return parser.parse_args()
 
 
 def _catalog(folder: Path) -> Catalog:
-    """The one that PyIceberg's variables name, or one of our own in the folder."""
+    """Return the catalog that PyIceberg's variables configure, or a SQLite catalog in the directory."""
     folder.mkdir(parents=True, exist_ok=True)
     if "PYICEBERG_CATALOG__LAKE__URI" in os.environ:
         return load_catalog("lake")
@@ -91,7 +91,7 @@ def _spark(folder: Path) -> SparkSession:
 
 
 def _events(spark: SparkSession) -> DataFrame:
-    """Some come hours late, in both sources: that is what leaves small files in many partitions."""
+    """Return events of either source; some are hours late, so they leave small files in many partitions."""
     if "KAFKA" not in os.environ:
         ticks = spark.readStream.format("rate").option("rowsPerSecond", 500).load()
         late = sf.make_interval(hours=sf.col("value") % 6)

@@ -16,12 +16,14 @@ from pyspark.sql.types import StructType
 from docs_tools.blocks import DOCS, ROOT, Block, blocks, pages
 from docs_tools.commands import command_lines, is_run, run
 from docs_tools.lake import EVENTS, batch_of, configured, fill
-from docs_tools.transcripts import told_today, without_numbers
+from docs_tools.transcripts import TUTORIAL, told_today, without_numbers
 from integration.jars import spark_jars
 
 SCRIPT = DOCS / "quickstart.md"
 RUN = ("python", "sql", "shell")
-PAGES = [page for page in pages() if page != SCRIPT and any(block.is_run for block in blocks(page, *RUN))]
+PAGES = [
+    page for page in pages() if page not in (SCRIPT, TUTORIAL) and any(block.is_run for block in blocks(page, *RUN))
+]
 TRANSCRIPTS = [page for page in pages() if blocks(page, "console")]
 
 

@@ -39,16 +39,6 @@ SHAPES = {
 }
 """What to do instead, and what is found. Each pattern leaves out what is right somewhere, so it misses some."""
 
-PENDING = frozenset(
-    {
-        "examples/README.md",
-        "examples/course.ipynb",
-        "examples/producer.py",
-        "examples/stream.py",
-    }
-)
-"""Pages that are not read for words and shapes yet."""
-
 
 QUESTION = re.compile(r"(What|Where|Which|Whether|Of|Else|As|By|Those|How|Why)\b")
 """Words at which a docstring does not begin, because its subject would come late."""
@@ -106,8 +96,7 @@ def test_the_words_of_the_product_are_plain(module: Path) -> None:
 @pytest.mark.parametrize("page", _read_pages(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_are_plain(page: Path) -> None:
     """Pages and examples have none of the banned words and shapes."""
-    patterns = [] if str(page.relative_to(ROOT)) in PENDING else [BANNED, *SHAPES.values()]
-    assert _places(_prose(page), patterns) == []
+    assert _places(_prose(page), [BANNED, *SHAPES.values()]) == []
 
 
 def test_a_banned_word_is_found() -> None:
