@@ -167,8 +167,8 @@ def dangling(result: DanglingReport) -> Iterator[Block]:
     line = f"nothing to do in {result.table}: no delete file is dangling"
     if result.delete_files:
         files = f"{format_count(result.delete_files, 'delete file')} of {format_bytes(result.bytes)}"
-        verb = "apply to no data file" if result.dry_run else "applied to no data file and were removed"
-        line = f"{files} in {result.table} {verb}  {seconds_of(result)}"
+        verb = "would remove" if result.dry_run else "removed"
+        line = f"{verb} {files} from {result.table}: dangling  {seconds_of(result)}"
     yield ("  ".join((line, *result.notes)),)
 
 
