@@ -41,11 +41,11 @@ def ensure(names: Iterable[str]) -> None:
 
 
 def names_in(*files: Path) -> list[str]:
-    """Return the images that Compose files and their inline Dockerfiles name, without those that they build."""
+    """Return the images that Compose files and Dockerfiles name, inline ones too, without those that they build."""
     text = "\n".join(file.read_text() for file in files)
     return [
         *re.findall(r"^ +image: (\S+[:/]\S+)$", text, re.MULTILINE),
-        *re.findall(r"^ +FROM (\S+)$", text, re.MULTILINE),
+        *re.findall(r"^ *FROM (\S+)(?: AS \w+)?$", text, re.MULTILINE),
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,7 +13,6 @@ import pytest
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from integration.compose import images
-from integration.servers import running
 
 pytestmark = pytest.mark.slow
 
@@ -33,28 +31,10 @@ Compose = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """A Docker engine: the one that runs, or one of our own, which keeps its images for the next run."""
-    if not _code("docker", "info"):
-        yield
-        return
-    if shutil.which("dockerd") is None or os.geteuid() != 0:
-        pytest.skip("no Docker engine: as root, apt-get install docker.io debootstrap iptables")
-
-    def ask() -> None:
-        if _code("docker", "info"):
-            raise ConnectionError("the engine does not answer yet")
-
-    log = tmp_path_factory.mktemp("docker") / "dockerd.log"
-    with running(["dockerd", "--data-root", str(ROOT / ".cache" / "docker")], log, ask):
-        yield
-
-
-@pytest.fixture(scope="module")
 def program_of_compose(engine: None) -> list[str]:
     """The command of Compose."""
     images.ensure(images.names_in(SERVERS, EXAMPLE))
-    return ["docker", "compose"] if not _code("docker", "compose", "version") else [str(images.compose_program())]
+    return ["docker", "compose"] if _has_compose() else [str(images.compose_program())]
 
 
 @pytest.fixture
@@ -102,7 +82,5 @@ def _variable(key: str) -> str:
     return key.upper().replace(".", "__").replace("-", "_")
 
 
-def _code(*command: str) -> int:
-    if shutil.which(command[0]) is None:
-        return 127
-    return subprocess.run(command, capture_output=True, check=False).returncode
+def _has_compose() -> bool:
+    return not subprocess.run(("docker", "compose", "version"), capture_output=True, check=False).returncode
