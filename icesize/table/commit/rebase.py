@@ -31,6 +31,7 @@ from icesize.table.commit.conflicts import InputChange
 
 MOST_DEAD = 0.25
 """The share of an output's rows that may be deleted when it becomes visible. With more, it would soon be due again."""
+NO_MAP = ", and the merge keeps no map of its rows"
 TOO_MANY = f"other writers deleted more than {MOST_DEAD:.0%} of the rows of a new file"
 
 
@@ -63,7 +64,7 @@ def follow(group: Merged, changes: Mapping[str, InputChange], *, beside_new: boo
     if not any(dead.values()):
         return Followed(gone=gone)
     if group.row_map is None:
-        return next(change.why for file, change in changed if dead[file.path])
+        return next(change.why for file, change in changed if dead[file.path]) + NO_MAP
     rows = group.row_map.follow(dead, [file.rows for file in group.files])
     found = {file.path: some for file, some in zip(group.files, rows, strict=True) if some}
     if any(len(found.get(file.path, ())) > MOST_DEAD * file.rows for file in group.files):

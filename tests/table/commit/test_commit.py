@@ -183,7 +183,11 @@ def test_a_refusal_removes_everything() -> None:
     ("rival", "kept", "why"),
     [
         (rival_compaction, {"new", "m1"}, "merge of 2 files dropped: another writer removed a file of it"),
-        (rival_delete, {"new", "m0"}, "merge of 2 files dropped: another writer deleted rows of it"),
+        (
+            rival_delete,
+            {"new", "m0"},
+            "merge of 2 files dropped: another writer deleted rows of it, and the merge keeps no map of its rows",
+        ),
     ],
 )
 def test_a_touched_victim_drops_its_group_and_no_other(
@@ -206,7 +210,9 @@ def test_a_delete_is_seen_behind_later_commits() -> None:
     rival_delete(catalog)
     rival_append(catalog)
     outcome = run(catalog)
-    assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
+    assert outcome.conflicts == (
+        "merge of 2 files dropped: another writer deleted rows of it, and the merge keeps no map of its rows",
+    )
     assert "v2" in catalog.state.live
 
 

@@ -123,7 +123,9 @@ def test_rows_deleted_by_position_stay_deleted(mini: MiniRest, moment: str) -> N
         rival()
     outcome = run(catalog, wanted, before)
     assert outcome.operations == ("append",)
-    assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
+    assert outcome.conflicts == (
+        "merge of 2 files dropped: another writer deleted rows of it, and the merge keeps no map of its rows",
+    )
     assert outcome.contested == (input_file.partition,)
     table = landed(catalog, [2, 3, 9])
     assert not data_files_on_disk(table) & {f.path for g in merges(wanted) for f in g.files}
@@ -290,7 +292,9 @@ def test_main_that_was_moved_beside_its_history_drops_merges(mini: MiniRest, mom
         set_main(catalog, beside)
     outcome = run(catalog, wanted, before)
     assert outcome.operations == ("append",)
-    assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
+    assert outcome.conflicts == (
+        "merge of 2 files dropped: another writer deleted rows of it, and the merge keeps no map of its rows",
+    )
     table = landed(catalog, [2, 3])
     assert not data_files_on_disk(table) & {f.path for g in merges(wanted) for f in g.files}
     assert metadata_files_on_disk(table) == referenced_metadata(table)

@@ -155,7 +155,7 @@ def _list_again(catalog: Catalog, file: FileFact) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (_delete_row, "another writer deleted rows of it"),
+        (_delete_row, "another writer deleted rows of it, and the merge keeps no map of its rows"),
         (_take_away, "another writer removed a file of it"),
         (_list_again, "another writer listed a file of it again"),
     ],
@@ -191,7 +191,9 @@ def test_a_merge_is_dropped_if_main_was_moved_beside_its_history(hidden: MiniRes
     theirs(catalog.load_table("db.t")).manage_snapshots().set_current_snapshot(beside).commit()
     hidden.hides_history = True
     outcome = run(catalog, wanted, before)
-    assert outcome.conflicts == ("merge of 2 files dropped: another writer deleted rows of it",)
+    assert outcome.conflicts == (
+        "merge of 2 files dropped: another writer deleted rows of it, and the merge keeps no map of its rows",
+    )
     assert ids_of(catalog) == [2, 3]
 
 
