@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -16,8 +15,6 @@ from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, parse_bytes, parse_m
 N = TypeVar("N", int, None)
 MIB = 2**20
 PROPERTY_PREFIX = "icesize.policy."
-CHOICE_PROPERTY = "icesize.auto"
-"""The property in which the autopilot of earlier versions stored the settings that it chose, as JSON."""
 ICEBERG_TARGET = "write.target-file-size-bytes"
 DEFAULT_TARGET_BYTES = 512 * MIB
 SMALL_FILE_RATIO = 0.75
@@ -287,7 +284,6 @@ def origins_of(
 
 
 _DEFAULT = "default"
-_REMOVED = {"auto": "the autopilot was removed; `icesize config show TABLE` prints the settings that it chose"}
 _FRACTIONS = {
     "bytes_per_row": "a number of bytes, such as 84.5",
     "delete_ratio_threshold": "a share of rows, such as 0.3",
@@ -337,22 +333,7 @@ def _layers(
     from_properties, warnings = _from_properties(properties)
     layers += [(f"table property {PROPERTY_PREFIX}{_dashed(name)}", {name: v}) for name, v in from_properties.items()]
     layers.append(("argument", _from_argument(ruled.argument)))
-    set_by_users = {name for _, values in layers[1:] for name in values}
-    return layers, warnings + _former_choice(properties, set_by_users)
-
-
-def _former_choice(properties: Mapping[str, str], set_by_users: Collection[str]) -> list[str]:
-    """Return a warning with the settings that the autopilot of earlier versions chose and that no user set."""
-    # the choice had no target beside a limit of the user, which may lie above it
-    hidden = {"target_file_size_bytes"} if "small_file_limit_bytes" in set_by_users else set()
-    try:
-        chosen = _from_argument(json.loads(properties.get(CHOICE_PROPERTY, "{}")).get("policy"))
-    except (PolicyError, ValueError, AttributeError):
-        return []
-    lost = [f"{PROPERTY_PREFIX}{_dashed(n)} = {v}" for n, v in chosen.items() if n not in {*set_by_users, *hidden}]
-    if not lost or properties.get(f"{PROPERTY_PREFIX}auto", "true").lower() == "false":
-        return []
-    return [f"the autopilot was removed; to keep the settings that it chose, set these properties: {', '.join(lost)}"]
+    return layers, warnings
 
 
 def _dashed(name: str) -> str:
@@ -427,7 +408,7 @@ def _from_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], lis
 def ignored(name: str, known: Iterable[str]) -> str:
     """Return the warning for a table property that looks like a misspelled one of `known`."""
     unknown = f"this version knows no such key; the nearest is '{_nearest(name, known)}'"
-    return f"ignored table property '{name}': {_REMOVED.get(name.removeprefix(PROPERTY_PREFIX), unknown)}"
+    return f"ignored table property '{name}': {unknown}"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:
@@ -445,6 +426,6 @@ def _from_argument(argument: SizePolicy | Mapping[str, object] | None) -> dict[s
         name = key.replace("-", "_")
         if name not in _FIELDS:
             hint = f"did you mean '{_nearest(_dashed(name), map(_dashed, _FIELDS))}'?"
-            raise PolicyError(f"unknown policy key '{key}': {_REMOVED.get(name, hint)}", key=key)
+            raise PolicyError(f"unknown policy key '{key}': {hint}", key=key)
         values[name] = _value(name, _dashed(name), value)
     return values

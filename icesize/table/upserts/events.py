@@ -185,9 +185,10 @@ def _decided(events: Events, starts: Places, ends: Places, rule: UpsertRule, nam
 
 def _refuse_ties(events: Events, places: Sequence[int], rule: UpsertRule) -> None:
     keys = events.shown(places)
+    has = "has" if len(places) == 1 else "have"
     if rule.order:
-        why = "have different events of the same order. Add a column to 'order_by' that orders them"
+        why = f"{has} different events of the same order. Add a column to 'order_by' that orders them"
     else:
-        why = "have more than one event in the batch. Name the columns that order them in 'order_by'"
+        why = f"{has} more than one event in the batch. Name the columns that order them in 'order_by'"
     count = "1 key" if len(places) == 1 else f"{len(places):,} keys"
     raise BatchError(f"Cannot upsert: {count} {why}, or set 'ties': {keys}", keys=len(places))

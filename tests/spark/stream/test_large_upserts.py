@@ -181,7 +181,7 @@ def test_large_batches_remember_deletes(spark: SparkSession, lake: Lake, orders:
 def test_a_slice_refuses_the_batch(spark: SparkSession, lake: Lake, orders: SizedTable) -> None:
     """What one slice refuses is refused for all, and nothing is left."""
     tied = [(1, "a", 1, "i"), (1, "b", 1, "i"), *((key, "new", 1, "i") for key in range(5, 9))]
-    with pytest.raises(BatchError, match="1 key have different events of the same order"):
+    with pytest.raises(BatchError, match="1 key has different events of the same order"):
         orders.upsert(changes(spark, tied), **RULE)
     assert (lake.rows("orders"), lake.orphans("orders")) == ([], set())
 

@@ -246,7 +246,7 @@ def test_ties_and_null_keys(spark: SparkSession, lake: Lake) -> None:
     make_orders(lake)
     table = lake.open(spark, "orders")
     tied = changes(spark, (1, "new", 1, "i"), (1, "paid", 1, "u"))
-    with pytest.raises(BatchError, match="1 key have different events of the same order"):
+    with pytest.raises(BatchError, match="1 key has different events of the same order"):
         table.upsert(tied, **RULE)
     unkeyed = changes(spark, (None, "new", 1, "i"), (2, "new", 1, "i"))
     with pytest.raises(SchemaMismatch, match="'id' of the key is NULL in 1 of 2 rows"):

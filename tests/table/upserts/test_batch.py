@@ -191,7 +191,7 @@ def test_events_of_the_same_order(catalog: Catalog, ties: str, events: list[Even
     """Exact duplicates are one event; the rule decides about others, or the batch is refused."""
     rule = WantedRule(key="id", order_by="ts", ties=ties)
     if left is None:
-        with pytest.raises(BatchError, match=r"1 key have different events of the same order.*\(id=1\)"):
+        with pytest.raises(BatchError, match=r"1 key has different events of the same order.*\(id=1\)"):
             commit(catalog, events, 0, rule)
         return
     commit(catalog, events, 0, rule)
