@@ -1,7 +1,8 @@
 """Tables that need maintenance, made without Spark.
 
 `db.events` is full of small files, of a stream of small batches without merges. `db.orders` has delete files, orphan
-files and the ledger entry of a stream.
+files and the ledger entry of a stream. A data file of `db.clicks` is missing. A batch follows the merge of
+all files of `db.visits`.
 """
 
 from __future__ import annotations
@@ -18,15 +19,18 @@ from unittest import mock
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pyiceberg.catalog
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType, TimestampType
 from pyiceberg.utils.config import Config
 
+import icesize
 from icesize.planning.files import PartitionKey
 from icesize.table.records.ledger import LedgerEntry
 from tests.support.delete_files import delete_positions
@@ -63,13 +67,31 @@ def batch_of(number: int, rows: int = _ROWS) -> pa.Table:
     )
 
 
-def fill(catalog: SqlCatalog, name: str = "db.events", batches: int = BATCHES) -> None:
+def fill(catalog: SqlCatalog, name: str = "db.events", batches: int = BATCHES, folder: str | None = None) -> Table:
     """Create the table in a catalog, partitioned by hour, and append to it like a stream without merges."""
     spec = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "hour"))
-    location = f"{catalog.properties['warehouse']}/{uuid.uuid4().hex}"
+    location = f"{catalog.properties['warehouse']}/{folder or uuid.uuid4().hex}"
     table = catalog.create_table(name, EVENTS, location, spec, properties=_PROPERTIES)
     for number in range(batches):
         table.append(batch_of(number))
+    return table
+
+
+def add_clicks(catalog: SqlCatalog) -> None:
+    """Create `db.clicks`, which lacks a data file."""
+    table = fill(catalog, "db.clicks", folder="db/clicks")
+    lost = f"{table.location()}/data/hour=h07/part-00042.parquet"
+    file = Path(urlsplit(lost).path)
+    pq.write_table(batch_of(BATCHES).filter(pc.field("hour") == "h07"), file)
+    table.add_files([lost])
+    file.unlink()
+
+
+def add_visits(catalog: SqlCatalog) -> None:
+    """Create `db.visits`, whose small files are merged, and append a batch."""
+    table = fill(catalog, "db.visits", folder="db/visits")
+    icesize.open(None, "db.visits", catalog=catalog).compact()
+    table.refresh().append(batch_of(BATCHES))
 
 
 def add_orders(catalog: SqlCatalog) -> None:

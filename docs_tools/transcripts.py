@@ -19,11 +19,14 @@ from pathlib import Path
 
 from docs_tools.blocks import DOCS, Block, blocks, pages
 from docs_tools.commands import command_lines, run
-from docs_tools.lake import add_orders, configured, gone_bad
+from docs_tools.lake import add_clicks, add_orders, add_visits, configured, gone_bad
 
 TUTORIAL = DOCS / "tutorial.md"
 _DIRECTORIES = {TUTORIAL: "/tmp/icesize-tutorial"}
 """The directory that a page names where its commands run; other pages name `/lake`."""
+
+_TABLES = {"lake.db.orders": add_orders, "lake.db.clicks": add_clicks, "lake.db.visits": add_visits}
+"""Tables beside `lake.db.events`, made for the pages that name them."""
 
 _IDS = re.compile(r"\d{15,}")
 _NUMBERS = re.compile(r"\d[\d.,]*")
@@ -52,8 +55,9 @@ def _tables_of(page: Path, transcripts: list[Block], folder: Path) -> Iterator[N
             yield
         return
     with gone_bad(folder) as catalog:
-        if any("lake.db.orders" in block.code for block in transcripts):
-            add_orders(catalog)
+        for name, add in _TABLES.items():
+            if any(name in block.code for block in transcripts):
+                add(catalog)
         yield
 
 
@@ -73,7 +77,7 @@ def _output(block: Block, typed: str) -> str:
     if typed.startswith("$ python "):
         return _run_program(program(block.page, typed.split()[2]))
     (arguments,) = command_lines(Block(block.page, block.line, "console", typed))
-    return run(arguments)
+    return run(arguments, codes=(0, 4))  # 4: a finding
 
 
 def program(page: Path, name: str) -> str:
