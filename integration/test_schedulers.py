@@ -37,11 +37,11 @@ def _environment(folder: Path, *packages: str) -> Path:
     return python
 
 
-def _run(command: list[str], more: dict[str, str]) -> str:
+def _run(command: list[str], more: dict[str, str], *, succeeds: bool = True) -> str:
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | more, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
     )
-    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert (done.returncode == 0) == succeeds, done.stdout[-5000:] + done.stderr[-5000:]
     return done.stdout + done.stderr
 
 
@@ -74,10 +74,22 @@ def test_airflow_keeps_a_table_well_sized(lake: SqlCatalog, tmp_path: Path) -> N
 
 
 def test_dagster_keeps_a_table_well_sized(lake: SqlCatalog, tmp_path: Path) -> None:
-    """One run of the job, by Dagster itself, leaves one file in each partition."""
+    """One run of the job, by Dagster itself, leaves one file in each partition, even if another table fails."""
     python = _environment(tmp_path / "dagster", "dagster>=1,<2", ".")
-    dagster = str(python.parent / "dagster")
-    settings = {"DAGSTER_HOME": str(tmp_path), "PYTHONPATH": ""}
-    command = [dagster, "job", "execute", "-f", str(RECIPES / "dagster_job.py"), "-j", "keep_well_sized"]
-    assert "RUN_SUCCESS" in _run(command, settings)
+    recipe = (RECIPES / "dagster_job.py").read_text()
+    tables = 'TABLES = ["lake.db.missing", "lake.db.events"]'
+    assert 'TABLES = ["lake.db.events"]' in recipe
+    (tmp_path / "two.py").write_text(
+        recipe.replace('TABLES = ["lake.db.events"]', tables).replace("delay=300", "delay=0")
+    )
+    told = _dagster(python, tmp_path / "two.py", succeeds=False)
+    assert "lake.db.missing" in told
     assert _files_per_partition(lake) == {1}
+    assert "RUN_SUCCESS" in _dagster(python, RECIPES / "dagster_job.py")
+
+
+def _dagster(python: Path, job: Path, *, succeeds: bool = True) -> str:
+    """Run the job in a file, in the directory of its environment."""
+    settings = {"DAGSTER_HOME": str(python.parents[2]), "PYTHONPATH": ""}
+    command = [str(python.parent / "dagster"), "job", "execute", "-f", str(job), "-j", "keep_well_sized"]
+    return _run(command, settings, succeeds=succeeds)
