@@ -218,12 +218,25 @@ SLOW = {"cluster", "maintain", "expire-snapshots", "remove-orphan-files"}
 """Operations whose cells another one shows in quick tests, or whose cells are all the same."""
 
 
+ALWAYS = {
+    "sink rows": ("a sink's new rows commit", "commit"),
+    "upsert batch": ("an upsert batch commits", "commits"),
+    "expiry, orphan removal": ("expiry and orphan removal finish", "finishes"),
+}
+"""Operations with one outcome for all statements -> the words of the page, the outcome."""
+
+
 def page_cells() -> dict[tuple[str, str], str]:
-    """The cells of the page: statement and column -> outcome."""
-    _, head, rest = (DOCS / "other-writers.md").read_text(encoding="utf-8").partition("| their statement |")
+    """The cells of the page: statement and column -> outcome; a sentence before the table has those of `ALWAYS`."""
+    before, head, rest = (
+        (DOCS / "other-writers.md").read_text(encoding="utf-8").partition("| their statement | merge |")
+    )
+    sentence = " ".join(before.rpartition("\n## ")[2].split())
+    assert [words for words, _ in ALWAYS.values() if words not in sentence] == []
     lines = (head + rest).partition("\n\n")[0].splitlines()
     (_, *columns), _, *rows = [line.strip("| ").split(" | ") for line in lines]
-    return {
+    always = {(statement, column): outcome for statement, *_ in rows for column, (_, outcome) in ALWAYS.items()}
+    return always | {
         (statement, column): cell for statement, *cells in rows for column, cell in zip(columns, cells, strict=True)
     }
 
