@@ -20,7 +20,7 @@ _PART = re.compile(r"(<!-- begin: ([a-z-]+) -->\n).*?(<!-- end: \2 -->)", re.DOT
 
 def pages_with_parts() -> list[Path]:
     """Return all pages that may have parts."""
-    return [*pages(), ROOT / "CONTRIBUTING.md"]
+    return [*pages(), ROOT / "icesize" / "README.md"]
 
 
 def rewritten(page: Path) -> str:

@@ -209,7 +209,15 @@ def test_jars_are_those_of_the_tests() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "integration/evolution/README.md"]
+    "name",
+    [
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "icesize/README.md",
+        "integration/evolution/README.md",
+    ],
 )
 def test_links_lead_somewhere(name: str) -> None:
     """What a page beside the docs links to exists, headings included; the docs' own links are checked by the build."""

@@ -77,7 +77,7 @@ def _prose(page: Path) -> str:
 
 
 def _read_pages() -> list[Path]:
-    beside = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+    beside = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "icesize/README.md")]
     examples = chain.from_iterable((ROOT / "examples").glob(f"*.{kind}") for kind in ("md", "py", "ipynb"))
     return [*pages(), *beside, *sorted(examples)]
 
