@@ -258,7 +258,7 @@ def _seconds(call: Callable[[], object]) -> float:
 def _plan(args: argparse.Namespace) -> dict[str, Any]:
     root = args.warehouse.resolve()
     catalog = peers.catalog(root)
-    table = icesize.open(None, "db.t", catalog=catalog, environment=Environment(spill_folder=args.spill))
+    table = icesize.open(None, "db.t", catalog=catalog, environment=Environment(spill_directory=args.spill))
     began = time.perf_counter()
     groups = len(table.plan().groups)
     cold = time.perf_counter() - began

@@ -51,7 +51,7 @@ INTRODUCTIONS = {
     "scan": "These commands read tables and change nothing, except `streams --forget`, which removes a stream.",
     "compact": "These commands write new files and commit them; rows do not change. `maintain` also expires snapshots.",
     "deduplicate": "These commands concern tables with a key. `deduplicate` deletes rows; preview it first.",
-    "restore": "These commands change the rows of a partition, or delete files for good. Preview them first.",
+    "restore": "These commands change the rows of a partition, or delete files permanently. Preview them first.",
     "demo": "Run `demo` to see icesize work, and `doctor` to check what works on your machine.",
 }
 """A sentence for the group that contains the command."""
@@ -127,8 +127,15 @@ def _prose(words: str) -> str:
     if words.startswith("\b\n"):
         lead, *items = words[2:].split("\n- ")
         return "\n".join([f"{_prose(lead)}\n", *(f"- {_prose(item)}" for item in items)])
-    plain = " ".join(words.split()).replace("<", "&lt;").replace("*", r"\*").replace("|", r"\|").replace("[", r"\[")
-    return re.sub(r"(`[^`]*`)|(?<![\w-])(--?[a-z][a-z-]+)", lambda m: m[1] or f"`{m[2]}`", plain)
+    return "".join(_marked(part) for part in re.split(r"(`[^`]*`)", " ".join(words.split())))
+
+
+def _marked(words: str) -> str:
+    """Return code as it is but for |, which would end a cell of a table; escape other words, and mark their options."""
+    if words.startswith("`"):
+        return words.replace("|", r"\|")
+    plain = words.replace("<", "&lt;").replace("*", r"\*").replace("|", r"\|").replace("[", r"\[")
+    return re.sub(r"(?<![\w-])(--?[a-z][a-z-]+)", r"`\1`", plain)
 
 
 def _context(command: click.Command, name: str) -> click.Context:

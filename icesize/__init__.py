@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from icesize.maintenance.passes.many_tables import ManyTablesPlan, ManyTablesReport
     from icesize.maintenance.passes.survey import CatalogSurvey, scan
     from icesize.maintenance.verify.checkup import Check
+    from icesize.maintenance.verify.repair import RepairReport
     from icesize.maintenance.verify.verification import Verification
     from icesize.planning.insight.inspection import Inspection
     from icesize.planning.merging.simulation import PolicyComparison
@@ -97,6 +98,7 @@ __all__ = [
     "Plan",
     "PolicyComparison",
     "PolicyError",
+    "RepairReport",
     "Report",
     "RewriteFailed",
     "SchemaMismatch",
@@ -134,6 +136,7 @@ _LAZY = {
     "Overview": "icesize.presentation.overview",
     "Plan": "icesize.planning.plan",
     "PolicyComparison": "icesize.planning.merging.simulation",
+    "RepairReport": "icesize.maintenance.verify.repair",
     "Sink": "icesize.spark.stream.sink",
     "SizedTable": "icesize.sized_table",
     "MaintenancePlan": "icesize.maintenance.passes.maintain",

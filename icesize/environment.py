@@ -70,7 +70,7 @@ class WorkLimits:
     task_bytes: int = 2**20
     """Least work for another Spark task: writing that many bytes takes 0.03 s, and a task costs 0.02 s."""
     spill_bytes: int = 4 * 2**30
-    """Most bytes below `Environment.spill_folder`: the facts of about 40 million files."""
+    """Most bytes below `Environment.spill_directory`: the facts of about 40 million files."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Environment:
         new_id: Return a string that no other call returns.
         observe: Called with each event of `icesize.events`.
         limits: Limits of the work of one process.
-        spill_folder: A local directory for a cache of manifests that new processes reuse; None for no cache.
+        spill_directory: A local directory for a cache of manifests that new processes reuse; None for no cache.
     """
 
     monotonic: Callable[[], float] = time.monotonic
@@ -93,7 +93,7 @@ class Environment:
     new_id: Callable[[], str] = lambda: uuid.uuid4().hex
     observe: Callable[[Any], object] = lambda event: None
     limits: WorkLimits = field(default_factory=WorkLimits)
-    spill_folder: str | None = None
+    spill_directory: str | None = None
 
     def notify(self, event: Any) -> None:
         """Send the observer an event about something that is done: an error of the observer is only logged."""

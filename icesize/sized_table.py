@@ -388,7 +388,7 @@ class SizedTable:
         Args:
             deep: Also read all Parquet files: compare their rows with the manifests, and with their own footers, page
                 indexes and checksums. In format v3, compare the ids of live rows.
-            current: Look at the files of the newest snapshot only.
+            current: Check only the files of the newest snapshot.
             inventory: Files of an inventory of the storage to use instead of a listing: Parquet or CSV with the columns
                 path (or bucket and key), size and time. Files that it lacks are looked up.
             resume: A local file that holds the paths of verified files. Another call with `deep` skips them.

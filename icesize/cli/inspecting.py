@@ -63,7 +63,7 @@ def _limit_option(default: int) -> Callable[[Callable[..., Any]], Callable[..., 
 @options.policy_option
 @partial(options.table_options, metavar="CATALOG[.NAMESPACE[.PATTERN]]")
 def scan(target: Target, *, limit: int | None, policy: Mapping[str, str]) -> None:
-    """Rank the tables of a catalog by what maintenance would bring, with a score of health.
+    """Rank the tables of a catalog by the scan time that maintenance would save; show a health score.
 
     The command reads metadata only, changes nothing, and needs the rights to list and read. A namespace includes those
     below it; in PATTERN, * matches any characters. Views, tables of other formats and unreadable tables are named
@@ -142,7 +142,7 @@ def inspect(
     "icesize verify lake.db.events --deep --resume verified.json",
 )
 @click.option("--deep", is_flag=True, help="Also read all data files and delete files.")
-@click.option("--current", is_flag=True, help="Look at the files of the newest snapshot only.")
+@click.option("--current", is_flag=True, help="Check only the files of the newest snapshot.")
 @click.option(
     "--resume",
     type=_FILE,
@@ -233,7 +233,7 @@ def plan(
 def streams(target: Target, *, forget: str | None, yes: bool, dry_run: bool) -> None:
     """List the streams that committed to TABLE, each with its newest batch.
 
-    With --forget --json, list the streams that remain.
+    With --forget and --json, print the streams that remain.
     """
     if forget is None and (yes or dry_run):
         raise click.UsageError("--yes and --dry-run go with --forget")

@@ -46,8 +46,10 @@ def deduplicate(target: Target, *, key: list[str] | None, order_by: list[str] | 
     "icesize rekey lake.db.orders --order-by changed_at,sequence --ties last_delete",
 )
 @names_option("--key", "Columns that identify a row.")
-@names_option("--order-by", "Columns by which a later row is recognized; an empty text for none.")
-@click.option("--delete-when", help="SQL condition that makes a row a delete; an empty text for none.")
+@names_option("--order-by", "Columns by which a later row is recognized; an empty string removes the stored value.")
+@click.option(
+    "--delete-when", help="SQL condition that makes a row a delete; an empty string removes the stored value."
+)
 @click.option("--ties", type=click.Choice(TIES), help="What is done with different rows of one key and order.")
 @click.option("--tombstones", type=SECONDS, help="How long deletes are remembered, such as 48h.")
 @options.dry_run_option

@@ -72,7 +72,7 @@ def repair(target: Target, *, deep: bool, lost_files: int | None, yes: bool, dry
     """Repair what `verify` finds in the newest snapshot of TABLE, if the cause is certain.
 
     \b
-    Each kind of repair is one commit, which a rollback takes back:
+    Each kind of repair is one commit, which a rollback undoes:
     - remove the entries of data files that are missing in storage
     - remove the second entry of a file that is listed twice
     - remove dangling delete files

@@ -2,6 +2,6 @@
 
 - `inspecting`: answers about one table: the sizes of its files, and its batches under other policies
 - `maintain`: one bounded pass of all maintenance, and its steps in the order that saves work
-- `survey`: surveys the tables of a catalog: what maintenance would bring to each, from metadata alone
+- `survey`: surveys the tables of a catalog: the scan time that maintenance would save, from metadata alone
 - `many_tables`: one bounded pass over the tables of a catalog, those with most benefit per byte first
 """

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("icesize")
 
-UNCHECKED = "files that other tables have here are also counted: `icesize remove-orphan-files` spares them"
+UNCHECKED = "files that other tables have here are also counted: `icesize remove-orphan-files` keeps them"
 """Note on a count of orphan files, because no other table was loaded."""
 
 MERGE_SHARE = 0.7

@@ -1,4 +1,4 @@
-"""Surveys the tables of a catalog: what maintenance would bring to each, from metadata alone.
+"""Surveys the tables of a catalog: the scan time that maintenance would save, from metadata alone.
 
 Nothing is written, and rights to read are enough.
 """
@@ -101,7 +101,7 @@ def scan(
     environment: Environment | None = None,
     is_chosen: Callable[[str], bool] = lambda name: True,
 ) -> CatalogSurvey:
-    """Rank the tables of a catalog by what maintenance would bring to them.
+    """Rank the tables of a catalog by the scan time that maintenance would save.
 
     Only metadata are read, and nothing is written. A request that the catalog does not answer, or not now (429, 503),
     is repeated with growing pauses. A table that cannot be surveyed does not stop the others.

@@ -126,7 +126,7 @@ class Scope:
     Attributes:
         lister: Lists the files of a directory; None compares nothing with the storage.
         is_inventory: True if `lister` reads an older inventory.
-        newest_only: Compare the files of the newest snapshot only, not those of all kept ones.
+        newest_only: Compare only the files of the newest snapshot, not those of all kept ones.
         deep: Also read the files.
         resume: A local file with the paths of verified files, for a run that continues where another one ended.
         is_for_repair: List all findings, look up all files, and read those with a wrong size even if it is not deep.

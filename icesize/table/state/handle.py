@@ -131,7 +131,7 @@ class TableHandle:
         """Return the current state of the table, with fresh schema, spec, properties and vended credentials.
 
         With `environment`, a catalog that does not respond is retried until `commit-deadline-ms`, as in commits, and
-        its `spill_folder` keeps facts of manifests.
+        its `spill_directory` keeps facts of manifests.
 
         Raises TableNotFound, UnsupportedTable, TableError if the catalog does not respond, and PolicyError for
         contradictory settings.
@@ -157,8 +157,8 @@ class TableHandle:
             )
         branch = of_session or self.branch
         table = on_branch(table, branch, self.name, creates=of_session is not None)
-        if environment and environment.spill_folder:
-            self.store.spill = spill_to(environment.spill_folder, environment.limits.spill_bytes)
+        if environment and environment.spill_directory:
+            self.store.spill = spill_to(environment.spill_directory, environment.limits.spill_bytes)
         policy, warnings = SizePolicy.resolve(table.metadata.properties, self.policy, self.name)
         policy = policy_in(table.metadata.properties, policy)
         self._deadline_ms = policy.commit_deadline_ms

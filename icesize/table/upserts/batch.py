@@ -125,7 +125,7 @@ class Upserts:
         prepare: Adds the columns to the table that the batch has and the table lacks, and returns the newest state.
         skip_null_keys: Leave out events whose key has a NULL.
         merges: Makes the merges of the batch; None: no merges.
-        maps: The directory of the maps of keys: below the `spill_folder` of the environment, if none is given. None
+        maps: The directory of the maps of keys: below the `spill_directory` of the environment, if none is given. None
             to read the key columns in each batch.
     """
 
@@ -148,7 +148,7 @@ class Upserts:
         _check_branch(rule, current)
         batch.watch.lap("load")
         current = self.prepare(batch, current)
-        keys = self._keys(current.uuid, batch.environment.spill_folder)
+        keys = self._keys(current.uuid, batch.environment.spill_directory)
         fetches, settings = self.fetch(current, rule), current.settings()
 
         def events(fetch: FetchSlice) -> Events:
@@ -169,10 +169,10 @@ class Upserts:
             current = _with_rule(batch, current, rule)
         return PlannedUpserts(self, batch, current, rule, keys, slices)
 
-    def _keys(self, table_uuid: str, spill_folder: str | None) -> BatchKeys:
+    def _keys(self, table_uuid: str, spill_directory: str | None) -> BatchKeys:
         if self.maps is None:
             return BatchKeys(self.memory.secret)
-        folder = index_folder(replace(self.maps, directory=self.maps.directory or spill_folder), table_uuid)
+        folder = index_folder(replace(self.maps, directory=self.maps.directory or spill_directory), table_uuid)
         return BatchKeys(folder.begin_batch(), folder)
 
 

@@ -270,5 +270,5 @@ def test_an_environment_names_the_folder(lake: SqlCatalog, tmp_path: Path) -> No
     icesize.open(None, "db.t", catalog=lake, policy={"small-file-limit-bytes": LIMIT}).plan()
     assert files(tmp_path / "kept") == []
     append(lake, [2], "b")
-    icesize.open(None, "db.t", catalog=lake, environment=Environment(spill_folder=str(tmp_path / "kept"))).plan()
+    icesize.open(None, "db.t", catalog=lake, environment=Environment(spill_directory=str(tmp_path / "kept"))).plan()
     assert len(files(tmp_path / "kept")) == 1
