@@ -76,16 +76,16 @@ class SizePolicy:
     target_file_size_bytes   size of new and merged files
     small_file_limit_bytes   size below which a file is small and may be merged; 0 turns merging off
     max_small_files          mergeable small files that a partition may hold after a batch
-    merge_budget_bytes       most bytes that merges of one batch rewrite; unset: grows with the batch
-    merge_deadline_ms        time that merges may run after the batch is written; unset: as long as the write
+    merge_budget_bytes       most bytes that merges of one batch rewrite; unset: 4 x the batch, at least 256 MiB
+    merge_deadline_ms        longest time that merges may delay a batch; unset: as long as its write took, at least 1 s
     commit_deadline_ms       time during which a commit is retried after conflicts with other writers
     cold_after_commits       commits (at least twice the last pause) without new rows until a merge to the fewest files
     bytes_per_row            size of one written row; unset: learned from the table's files
     merge_by_copying         true: merges may copy compressed bytes; false: they decode and encode every row
     apply_deletes            true: files with pending deletes are merged, without the deleted rows
     into_current_spec        true: `maintain` moves rows of old partition specs into partitions of the current one
-    delete_ratio_threshold   share of rows known to be deleted at which a file of any size is rewritten
-    delete_ratio_spread      part of this share by which files fall due earlier, each by its path; 0: all at the share
+    delete_ratio_threshold   share of rows known to be deleted at which a file is rewritten; with upserts: 0.2
+    delete_ratio_spread      0.4: each file falls due at 60 to 100 % of the threshold; 0: at it; with upserts: 0.4
     delete_file_threshold    number of delete files at which their data file is rewritten; unset: never
     max_delete_files         delete files that may apply to one data file after a batch
     close_file_cost_bytes    cost of opening and closing a file, in bytes of writing
@@ -102,20 +102,18 @@ class SizePolicy:
         lambda policy: int(SMALL_FILE_RATIO * policy.target_file_size_bytes),
     )  # fmt: skip
     max_small_files: int = _key(
-        6, "write amplification of 17 to 256 batches per file: 2.7-5.1; with a merge in every batch, 9.9-129.5"
+        6, "a byte is written 2.7 to 5.1 times with 17 to 256 batches per file; 9.9 to 129.5 times with one small file"
     )
-    merge_budget_bytes: int | None = _key(None, "max(4 x batch, 256 MiB)")
-    merge_deadline_ms: int | None = _key(
-        None, "as long as the write job took, at least 1 s; none with `absorb` and for upserts"
-    )
+    merge_budget_bytes: int | None = _key(None, "bounds the work of merges by the size of the batch")
+    merge_deadline_ms: int | None = _key(None, "merges at most double a batch that writes for a second or longer")
     commit_deadline_ms: int = _key(600_000, "ten minutes: longer than any pause of a healthy catalog")
     cold_after_commits: int = _key(20, "late rows of a partition mostly arrive within 20 batches")
     bytes_per_row: float | None = _key(None, "learned from the sizes and row counts of the table's files")
-    merge_by_copying: bool = _key(True, "measured: 6-14x faster than decoding")
+    merge_by_copying: bool = _key(True, "measured: 8 to 15 x faster than decoding")
     apply_deletes: bool = _key(True, "Iceberg's `rewrite_data_files` also applies them")
     into_current_spec: bool = _key(False, "off: files of an old spec are merged within their partitions")
     delete_ratio_threshold: float = _key(0.3, "Iceberg, `rewrite_data_files`")
-    delete_ratio_spread: float = _key(0.0, "off: all files fall due at the same share; 0.4 in tables with upserts")
+    delete_ratio_spread: float = _key(0.0, "off, as in Iceberg, which has no such key")
     delete_file_threshold: int | None = _key(None, "Iceberg, `rewrite_data_files`")
     max_delete_files: int = _key(6, "equal to `max-small-files`: a scan opens small files and delete files one by one")
     close_file_cost_bytes: int = _key(CLOSE_FILE_COST_BYTES, "measured: 2 ms per file, at 35 MB/s")
