@@ -66,9 +66,13 @@ class CommitStatus:
 
 @dataclass(frozen=True)
 class CommitStarted:
-    """A commit begins; nothing of it is visible yet. `commit.status()` returns its outcome at any later time."""
+    """A commit begins; nothing of it is visible yet. `commit.status()` returns its outcome at any later time.
+
+    `table` is the name of the table.
+    """
 
     commit: PendingCommit
+    table: str = ""
 
 
 Outcome = Literal["committed", "nothing to do", "conflict", "failed", "unknown"]

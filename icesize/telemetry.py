@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from icesize import __version__
 from icesize.errors import EngineUnavailable, needs_extra
-from icesize.events import BatchCommitted, CommitEnded, JobFinished
+from icesize.events import BatchCommitted, CommitEnded, CommitStarted, JobFinished, Outcome
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Meter, MeterProvider
@@ -76,13 +76,17 @@ def _deleted(result: Any) -> int | None:
     return sum(deleted.values()) if isinstance(deleted, Mapping) else deleted
 
 
+_ATTEMPTS = _counter("iceberg.commit.attempts", "Number of commit attempts", _of("attempts"))
+
 COMMITS = (
     Metric(
         "iceberg.commit.duration", "histogram", "ms", "Time spent on commit operation",
         lambda ended: ended.seconds * 1e3,
     ),
-    _counter("iceberg.commit.attempts", "Number of commit attempts", _of("attempts")),
-    _counter("icesize.commit.conflicts", "Attempts that another writer was faster than", _of("conflicts")),
+    _ATTEMPTS,
+    _counter(
+        "icesize.commit.conflicts", "Commit attempts that conflicted with another writer", _of("conflicts")
+    ),
 )  # fmt: skip
 """Metrics of a commit. Attributes: table, operation of its last snapshot (empty without one), outcome."""
 
@@ -165,13 +169,20 @@ class Telemetry:
         self._of_thread = threading.local()
 
     def __call__(self, event: Event) -> None:
-        """Record an event; events about unfinished work are ignored."""
-        if isinstance(event, CommitEnded):
+        """Record an event; plans and progress are ignored."""
+        if isinstance(event, CommitStarted):
+            self._start(event.table)
+        elif isinstance(event, CommitEnded):
             self._commit(event)
         elif isinstance(event, JobFinished):
             self._job(event.table, event.result)
         elif isinstance(event, BatchCommitted) and not event.report.already_committed:
             self._job(event.report.table, event.report)
+
+    def _start(self, table: str) -> None:
+        """Count 0 attempts of each outcome, because an alert cannot see how a series grew to its first value."""
+        for outcome in get_args(Outcome):
+            self._record[_ATTEMPTS.name](0, {TABLE: table, OPERATION: "", OUTCOME: outcome})
 
     def _commit(self, ended: CommitEnded) -> None:
         operations = [summary.get("operation", "") for summary in ended.summaries]

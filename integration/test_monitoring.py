@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -33,6 +34,37 @@ REQUIRED = "REQUIRE_PROMETHEUS"
 Query = Callable[[str], list[dict[str, Any]]]
 
 
+TABLE = {"iceberg_table_name": "lake.db.events"}
+UNKNOWN = {**TABLE, "icesize_outcome": "unknown"}
+SCENES: tuple[tuple[str, str, dict[str, str], str, dict[str, bool]], ...] = (
+    ("IcesizeStopped", "icesize_batch_time_seconds", TABLE, "0+60x120", {"2h": False}),
+    ("IcesizeStopped", "icesize_batch_time_seconds", TABLE, "0+60x30 stale", {"35m": False, "45m": True, "2h": True}),
+    ("IcesizeStopped", "icesize_batch_time_seconds", TABLE, "0+60x30 1800x90", {"35m": False, "2h": True}),
+    ("IcesizeUnknownOutcome", "iceberg_commit_attempts_total", UNKNOWN, "0x30", {"20m": False}),
+    ("IcesizeUnknownOutcome", "iceberg_commit_attempts_total", UNKNOWN, "0x20 1x10", {"20m": False, "22m": True}),
+)
+"""An alert; a series with its labels and its value each minute; whether the alert fires at these times.
+
+A driver works, dies, or runs on without its query; no commit loses its response, or one does.
+"""
+
+
+def installed(name: str) -> str:
+    """The path of a program of Prometheus; without it, the test is skipped or fails."""
+    program = shutil.which(name)
+    if program is None:
+        missing = f"no {name} on this machine: apt-get install prometheus"
+        assert not os.environ.get(REQUIRED), missing
+        pytest.skip(missing)
+    return program
+
+
+def alert_rules() -> str:
+    """The rules of the page, as a file of Prometheus."""
+    (block,) = [block for block in blocks(DOCS / "monitoring.md", "text") if block.code.startswith("groups:")]
+    return block.code
+
+
 @pytest.fixture(scope="module")
 def telemetry() -> Iterator[tuple[Telemetry, int]]:
     """What records, and the port at which Prometheus may read it."""
@@ -44,11 +76,7 @@ def telemetry() -> Iterator[tuple[Telemetry, int]]:
 @pytest.fixture(scope="module")
 def query(telemetry: tuple[Telemetry, int], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Query]:
     """A query to a Prometheus that reads the metrics each second."""
-    program = shutil.which("prometheus")
-    if program is None:
-        missing = "no Prometheus on this machine: apt-get install prometheus"
-        assert not os.environ.get(REQUIRED), missing
-        pytest.skip(missing)
+    program = installed("prometheus")
     folder = tmp_path_factory.mktemp("prometheus")
     (port,) = free_ports(1)
     target = {"job_name": "icesize", "static_configs": [{"targets": [f"127.0.0.1:{telemetry[1]}"]}]}
@@ -122,10 +150,8 @@ def test_prometheus_has_what_the_page_lists(query: Query, telemetry: tuple[Telem
 
 def test_prometheus_understands_the_alert_rules(query: Query) -> None:
     """Each expression of the page is a query, and reads a metric of the page's table."""
-    page = DOCS / "monitoring.md"
-    (block,) = [block for block in blocks(page, "text") if block.code.startswith("groups:")]
-    rules = yaml.safe_load(block.code)["groups"][0]["rules"]
-    text = page.read_text(encoding="utf-8")
+    rules = yaml.safe_load(alert_rules())["groups"][0]["rules"]
+    text = (DOCS / "monitoring.md").read_text(encoding="utf-8")
     assert [rule["alert"] for rule in rules] == re.findall(r"^\| `(Icesize\w+)`", text, re.MULTILINE)
     listed = {
         row.split("|")[2].strip(" `").removesuffix("_count") for row in re.findall("^\\| `ice.*", text, re.MULTILINE)
@@ -135,3 +161,25 @@ def test_prometheus_understands_the_alert_rules(query: Query) -> None:
         read = set(re.findall(r"\b(ice\w+?)(?:_sum|_count)?(?=[{\[ ])", rule["expr"]))
         assert len(read) > 0, rule["alert"]
         assert read <= listed, rule["alert"]
+
+
+def test_alerts_fire_at_the_first_event(tmp_path: Path) -> None:
+    """A driver that died is an alert although its series end, and so is the first commit with an unknown outcome."""
+    program = installed("promtool")
+    (tmp_path / "rules.yml").write_text(alert_rules())
+    tests = []
+    for alert, name, labels, values, fires in SCENES:
+        pairs = ", ".join(f'{key}="{value}"' for key, value in labels.items())
+        series = f"{name}{{{pairs}}}"
+        expected = [{"exp_labels": {**labels, "severity": "page"}}]
+        checks = [
+            {"alertname": alert, "eval_time": at, "exp_alerts": expected if firing else []}
+            for at, firing in fires.items()
+        ]
+        inputs = [{"series": series, "values": values}]
+        tests.append({"interval": "1m", "input_series": inputs, "alert_rule_test": checks})
+    (tmp_path / "tests.yml").write_text(json.dumps({"rule_files": ["rules.yml"], "tests": tests}))
+    done = subprocess.run(
+        [program, "test", "rules", tmp_path / "tests.yml"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

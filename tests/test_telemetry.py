@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
@@ -18,7 +18,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 import icesize
 from icesize.environment import Environment
 from icesize.errors import CommitConflict
-from icesize.events import BatchCommitted, CommitEnded, JobFinished, Planned
+from icesize.events import BatchCommitted, CommitEnded, JobFinished, Outcome, Planned
 from icesize.failpoints import armed
 from icesize.report import Report
 from icesize.table.cleanup.expiry import ExpiryReport
@@ -100,6 +100,19 @@ def test_a_conflict_and_a_failure(lake: SqlCatalog) -> None:
     assert values["iceberg.commit.attempts", "", "lake.db.t", "conflict"] == 4
     assert values["icesize.commit.conflicts", "", "lake.db.t", "conflict"] == 4
     assert values["iceberg.commit.duration", "", "lake.db.t", "conflict"] == 1500
+
+
+def test_attempts_of_each_outcome_start_at_zero(lake: SqlCatalog) -> None:
+    """From the first commit on, a table has a series for an outcome that has not happened: an alert sees it grow."""
+    make_table(lake)
+    for start in range(0, 60, 10):
+        append(lake, range(start, start + 10))
+    recorded = Recorded()
+    table = icesize.open(None, "lake.db.t", catalog=lake, environment=Environment(observe=recorded.telemetry))
+    table.compact()
+    attempts = {key: value for key, value in recorded.values().items() if key[0] == "iceberg.commit.attempts"}
+    zero = {("iceberg.commit.attempts", "", "lake.db.t", outcome): 0 for outcome in get_args(Outcome)}
+    assert attempts == {**zero, ("iceberg.commit.attempts", "replace", "lake.db.t", "committed"): 1}
 
 
 def test_all_metrics_are_recorded() -> None:

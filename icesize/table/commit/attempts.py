@@ -138,7 +138,7 @@ class Attempts(Generic[T]):
         Raises CommitConflict (nothing is visible), CommitStateUnknown (the change may be visible), TableError, and the
         change's own refusals (nothing is visible).
         """
-        self.environment.observe(CommitStarted(self))
+        self.environment.observe(CommitStarted(self, self.committer.name))
         outcome: Outcome = "failed"
         try:
             result = self._until_decided()
