@@ -44,7 +44,7 @@ SEE_ALSO = {
     "demo": ("[quick start](quickstart.md#run-the-demo)",),
     "doctor": ("[output](output.md#doctor)", "[maintenance](maintenance.md#diagnose-problems)"),
     "config": ("[configuration file](settings.md#configuration-file)", "[policy](settings.md)"),
-    "completion": ("[maintenance](maintenance.md#for-programs)",),
+    "completion": ("[maintenance](maintenance.md#shell-completion)",),
 }  # fmt: skip
 """Links from each command to its output and to the task that it belongs to."""
 INTRODUCTIONS = {
