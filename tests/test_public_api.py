@@ -135,5 +135,5 @@ def test_the_wheel_has_every_file_that_is_no_module() -> None:
     """Templates beside the code are package data: without them an installed `icesize report` fails."""
     line = next(one for one in (ROOT / "pyproject.toml").read_text().splitlines() if one.startswith("icesize = ["))
     packed = {path for pattern in re.findall(r'"([^"]+)"', line) for path in (ROOT / "icesize").glob(pattern)}
-    others = {p for p in (ROOT / "icesize").rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc")}
+    others = {p for p in (ROOT / "icesize").rglob("*") if p.is_file() and p.suffix not in (".py", ".pyc", ".md")}
     assert (packed, len(packed)) == (others, 2)
