@@ -107,6 +107,10 @@ def test_values_show_what_they_hold(lake: SqlCatalog) -> None:
     [
         (Report(table="t", batch_id=3, already_committed=True), "  batch 3 already committed to t"),
         (
+            Report(table="t", files_added=1, files_removed=3, partitions_touched=1, rows_before=9, rows_after=4),
+            "would be committed: -3 +1 file, 9 -> 4 rows",
+        ),
+        (
             Report(table="t", conflicts=("lost to another writer",)),
             "  nothing was committed to t  lost to another writer",
         ),

@@ -314,7 +314,11 @@ def rows_of(result: Report) -> str:
 
 @view.register
 def report(result: Report) -> Iterator[Block]:
-    """Show one call: its line, its commit, and the seconds of each phase."""
+    """Show one call: its line, its commit, and the seconds of each phase; a previewed restore shows only its effect."""
+    if result.rows_after is not None and result.partitions_touched and not result.snapshot_ids:
+        yield ((result.table, "bold"),)
+        yield from committed(result)
+        return
     yield ((result.table, "bold"), "  ", report_line(result)) if result.table else (report_line(result),)
     if result.snapshot_ids:
         yield from committed(result)
