@@ -67,7 +67,7 @@ def test_without_spark_the_demo_measures_compacts_and_its_commands_work(tmp_path
         result = CliRunner().invoke(main, command)
         assert result.exit_code == 0, result.output
         if command[0] == "compact":
-            assert result.stdout == "plan: nothing to merge, 15 files stay\n"
+            assert result.stdout == "plan: nothing to merge in 15 files\n"
 
 
 def test_a_query_that_gets_another_answer_is_seen(tmp_path: Path) -> None:

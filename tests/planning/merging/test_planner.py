@@ -432,7 +432,8 @@ def test_partitions_beyond_help_are_one_note() -> None:
     old = [partition(name, [1_000] * count, obstacles=[SkipReason.OLD_SPEC] * count) for name, count in counts.items()]
     assert plan_merges(layout_of(*old), SMALL_TARGET).notes == (
         "2 partitions: 1,007 small files are ineligible (OLD_SPEC 1,007), "
-        "more than 'max-small-files' (6) in each: icesize cannot merge them",
+        "more than 'max-small-files' (6) in each: icesize cannot merge them, but `icesize compact --into-current-spec` "
+        "moves the rows of OLD_SPEC files",
     )
 
 

@@ -73,7 +73,7 @@ def test_a_table_without_snapshots_has_no_history(lake: SqlCatalog) -> None:
     make_table(lake)
     history = opened(lake).history()
     assert (history.commits, history.commits_kept, history.since_ms) == ((), 0, None)
-    assert str(history) == "lake.db.t has no history: nothing was ever written to it"
+    assert str(history) == "lake.db.t  no history: nothing was ever written to it"
     assert history.to_dict() == {
         "table": "lake.db.t", "commits_kept": 0, "since_ms": None, "write_amplification": None,
         "seconds_per_batch": None, "commits": [],
