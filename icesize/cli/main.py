@@ -90,8 +90,8 @@ class _Group(click.Group):
 def main(log_format: str) -> None:
     """Keep the files of Apache Iceberg tables well sized. TABLE is CATALOG.NAMESPACE.TABLE.
 
-    Its catalog comes from PyIceberg's configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI), or from
-    --catalog-uri.
+    Its catalog comes from PyIceberg's configuration (.pyiceberg.yaml, PYICEBERG_CATALOG__NAME__URI), from icesize.toml,
+    or from --catalog-uri.
     """
 
 

@@ -372,7 +372,7 @@ def table_options(command: Callable[..., Any], *, required: bool = True, metavar
 
     @click.argument("table", metavar=metavar if required else f"[{metavar}]", required=required)
     @click.option(
-        "--catalog-uri", help="Open the catalog at this URI; default: the catalog in PyIceberg's configuration."
+        "--catalog-uri", help="Open the catalog at this URI; default: PyIceberg's configuration, or icesize.toml."
     )
     @pair_option("--catalog-property", "A PyIceberg property of the catalog.")
     @click.option(
