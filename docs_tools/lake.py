@@ -2,7 +2,7 @@
 
 `db.events` is full of small files, of a stream of small batches without merges. `db.orders` has delete files, orphan
 files and the ledger entry of a stream. A data file of `db.clicks` is missing. A batch follows the merge of
-all files of `db.visits`.
+all files of `db.visits`. `db.views` has the batches of a stream that icesize wrote, with merges.
 """
 
 from __future__ import annotations
@@ -92,6 +92,15 @@ def add_visits(catalog: SqlCatalog) -> None:
     table = fill(catalog, "db.visits", folder="db/visits")
     icesize.open(None, "db.visits", catalog=catalog).compact()
     table.refresh().append(batch_of(BATCHES))
+
+
+def add_views(catalog: SqlCatalog) -> None:
+    """Create `db.views`, to which icesize writes the batches of a stream, with merges."""
+    location = f"{catalog.properties['warehouse']}/db/views"
+    catalog.create_table("db.views", EVENTS, location, properties=_PROPERTIES)
+    table = icesize.open(None, "lake.db.views", catalog=catalog)
+    for number in range(BATCHES):
+        table.upsert(batch_of(number, 2_000), key="id", stream_id="clicks", batch_id=number)
 
 
 def add_orders(catalog: SqlCatalog) -> None:

@@ -19,13 +19,18 @@ from pathlib import Path
 
 from docs_tools.blocks import DOCS, Block, blocks, pages
 from docs_tools.commands import command_lines, run
-from docs_tools.lake import add_clicks, add_orders, add_visits, configured, gone_bad
+from docs_tools.lake import add_clicks, add_orders, add_views, add_visits, configured, gone_bad
 
 TUTORIAL = DOCS / "tutorial.md"
 _DIRECTORIES = {TUTORIAL: "/tmp/icesize-tutorial"}
 """The directory that a page names where its commands run; other pages name `/lake`."""
 
-_TABLES = {"lake.db.orders": add_orders, "lake.db.clicks": add_clicks, "lake.db.visits": add_visits}
+_TABLES = {
+    "lake.db.orders": add_orders,
+    "lake.db.clicks": add_clicks,
+    "lake.db.visits": add_visits,
+    "lake.db.views": add_views,
+}
 """Tables beside `lake.db.events`, made for the pages that name them."""
 
 _IDS = re.compile(r"\d{15,}")

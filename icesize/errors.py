@@ -12,12 +12,12 @@
     │   ├── StreamMismatch         another query already writes under this stream id
     │   ├── SchemaMismatch         its columns or values do not fit the table
     │   └── BatchInterrupted       its query was stopped before it was finished
-    ├── CommitConflict         nothing was committed: other writers committed first until the deadline
+    ├── CommitConflict         nothing was committed: each attempt conflicted with other writers, until the deadline
     ├── CommitStateUnknown     the outcome is unknown: nothing was deleted, check before retrying
     ├── RewriteFailed          files could not be written; icesize removed its own, the table is unchanged
     └── EngineUnavailable      Java, a package on the workers, or a package of an extra (PySpark) is missing
 
-Each message ends with the next step. The values in a message are attributes of the error (`table`, `snapshot_id`, ...),
+Most messages end with the next step. The values in a message are attributes of the error (`table`, `snapshot_id`, ...),
 so that a scheduler need not parse text.
 
 Catalogs and storage may include credentials in their error messages. icesize removes credentials from its own messages,

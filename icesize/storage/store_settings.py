@@ -29,7 +29,7 @@ S3 = {
     "s3.region": "region", "client.region": "region", "s3.endpoint": "endpoint", "s3.anonymous": "skip_signature",
     "s3.proxy-uri": "proxy_url", "s3.connect-timeout": "connect_timeout", "s3.request-timeout": "read_timeout",
     "s3.force-virtual-addressing": "virtual_hosted_style_request",
-    "s3.resolve-region": "(`true`: the region of the bucket is looked up)",
+    "s3.resolve-region": "(`true`: the client looks up the region of the bucket)",
     "s3.path-style-access": "(no influence: `s3.force-virtual-addressing` selects the style)",
     "s3.remote-signing-enabled": "(`true`: PyIceberg's FileIO)", "client.factory": "(no influence)",
     "s3.session-token-expires-at-ms": "(time of renewal)", "client.refresh-credentials-endpoint": "(no influence)",
