@@ -104,7 +104,7 @@ def test_every_kind_goes_once_its_files_are_gone(lake: SqlCatalog) -> None:
     assert left(lake) == []
     assert (report.table, report.snapshot_id, report.notes) == ("lake.db.t", head_id(after), ())
     assert (report.delete_files, report.bytes) == (3, size)
-    assert str(report).startswith("3 delete files of ")
+    assert str(report).startswith("removed 3 delete files of ")
     assert report.to_dict()["snapshot_ids"] == [str(head_id(after))]
     assert operations(after)[-1] == "replace"
     head = after.metadata.current_snapshot()
