@@ -4,7 +4,7 @@
     ├── PolicyError            a size policy that contradicts itself, or an unknown key
     ├── TableError             icesize cannot work on the table
     │   ├── TableNotFound          no such catalog, namespace or table
-    │   ├── ArgumentError          a malformed filter or partition, or a name that the table does not have
+    │   ├── ArgumentError          a filter, partition or inventory that is malformed or names something missing
     │   ├── ClusteringOff          the table's clustering columns are no longer valid
     │   └── UnsupportedTable       a format, type or feature outside what icesize handles
     ├── BatchError             this micro-batch must not be committed
@@ -77,7 +77,7 @@ class ClusteringOff(TableError):
 
 
 class ArgumentError(TableError):
-    """A filter, a partition or an inventory is malformed, or names what the table does not have."""
+    """A filter, a partition or an inventory is malformed, or names something missing."""
 
 
 class UnsupportedTable(TableError):
@@ -110,6 +110,8 @@ class CommitConflict(IcesizeError):
 
 class CommitStateUnknown(IcesizeError):
     """The catalog's response was lost, and the table does not show the outcome yet; nothing was deleted.
+
+    The same call is safe to repeat, except an `append` without `stream_id` and `batch_id`: it may add its rows twice.
 
     Attributes:
         report: The report of the same call's earlier commits, which are visible; None if there are none.

@@ -605,7 +605,8 @@ class SizedTable:
             TableError: The table has a key, and `allow_duplicate_keys` is False.
             BatchError: The batch must not be committed, for example because its columns do not fit the table.
             CommitConflict: Other writers committed first until the deadline.
-            CommitStateUnknown: The outcome of the commit is unknown.
+            CommitStateUnknown: The outcome of the commit is unknown. Without `stream_id` and `batch_id`, check
+                `history` first: a repeated call may add the rows twice.
         """
         _together("append", stream_id, batch_id)
         _, source = self._in_spark("append")

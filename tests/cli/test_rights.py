@@ -95,13 +95,14 @@ def work(mini: MiniRest) -> MiniRest:
     return mini
 
 
-def run(mini: MiniRest, name: str) -> Result:
+def run(mini: MiniRest, name: str, *options: str) -> Result:
     line = COMMANDS[name]
     if "OLDEST" in line:
         denied, mini.denied = mini.denied, set()
         oldest = mini.catalog("lake").load_table("db.t").metadata.snapshots[0].snapshot_id
         line, mini.denied = line.replace("OLDEST", str(oldest)), denied
-    return CliRunner().invoke(main, [*line.split(), "--catalog-uri", mini.uri])
+    arguments = [each for each in line.split() if not options or each != "--yes"]
+    return CliRunner().invoke(main, [*arguments, *options, "--catalog-uri", mini.uri])
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -117,3 +118,31 @@ def test_each_right_of_the_docs_is_needed_and_no_other(work: MiniRest, name: str
     work.denied = NAMED.keys() - rights
     result = run(work, name)
     assert result.exit_code == 0, result.output
+
+
+# `streams` alone only lists, and takes `--dry-run` with `--forget`
+PREVIEWS = [
+    name for name, line in COMMANDS.items()
+    if any("--dry-run" in each.opts for each in main.commands[line.split()[0]].params) and name != "streams"
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PREVIEWS)
+def test_a_preview_needs_only_the_rights_to_read(work: MiniRest, name: str) -> None:
+    """With `--dry-run`, no command commits or sets properties."""
+    work.denied = {"commit", "properties"} | (set() if "many" in name else {"list"})
+    result = run(work, name, "--dry-run")
+    assert result.exit_code == 0, result.output
+
+
+def test_clustering_by_stored_columns_sets_no_property(work: MiniRest) -> None:
+    """After `cluster --by`, `cluster` alone needs only the rights of `compact`."""
+    assert run(work, "cluster --by").exit_code == 0
+    catalog = work.catalog("lake")
+    for batch in range(4, 8):
+        append(catalog, range(40), batch=batch)
+    work.denied = NAMED.keys() - needs()["compact"]
+    small = "--policy", "target-file-size-bytes=1500"
+    result = CliRunner().invoke(main, ["cluster", "lake.db.t", *small, "--catalog-uri", work.uri])
+    assert result.exit_code == 0, result.output
+    assert "replace" in result.output

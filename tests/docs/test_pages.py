@@ -54,7 +54,7 @@ def test_pages_can_be_read_on_github(page: Path) -> None:
     """Pages use Markdown that GitHub also shows; the reference alone has directives, and explains them."""
     assert _site_markup(page) == []
     if page.name == "reference.md":
-        assert "zensical serve" in PAGES[page.name].partition("\n## ")[0]
+        assert "zensical serve" in PAGES[page.name].partition("\n::: ")[0]
 
 
 def test_markup_of_the_site_is_found(tmp_path: Path) -> None:

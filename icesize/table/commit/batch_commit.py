@@ -41,6 +41,7 @@ LONG_RUN_SECONDS = 12 * 3600
 
 A shorter run need not check its files. A commit that checks them has hours left for its attempts.
 """
+_ADDS_AGAIN = "only if there is none, append the rows again: without 'stream_id' and 'batch_id', each call adds them"
 
 
 @dataclass(eq=False)
@@ -98,6 +99,8 @@ def commit_written(written: WrittenBatch, batch: Batch, owner: Uncommitted, envi
     )  # fmt: skip
     check_still_there(batch.handle, sorted(request.paths()), batch.watch)
     request = replace(request, summary=_work_summary(written, merged, batch.watch.seconds["total"]))
+    if appended and batch.ledger is None and written.delta is None:
+        request = replace(request, again=_ADDS_AGAIN)
     outcome = commit_request(batch.handle, current, request, environment) if request.steps else CommitOutcome()
     batch.watch.lap("commit")
     return outcome
