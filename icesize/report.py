@@ -59,9 +59,8 @@ class Report(Result):
         clustering: After a clustering: `columns`; `strategy`; the files that queries by each column open `before` and
             `after` (`icesize.planning.plan.FilesScanned`); `new_bytes`, which were not clustered before; and
             `amplification`, bytes written per new byte. None after other calls.
-        upsert: After a batch of upserts: the number of `events`, of `keys` with an event, of rows that were `updated`
-            and `deleted`, of events that were `late`, and of `doubled` keys, which had several rows. None after other
-            calls.
+        upsert: After a batch of upserts: the number of `events`, of `keys` with an event, and of keys that were `late`,
+            `updated`, `deleted` and `doubled`, which had several rows. None after other calls.
         rows_before: Rows in the partition's data files before a restore, deleted rows of kept files included.
         rows_after: The same number after a restore.
     """

@@ -219,9 +219,9 @@ SLOW = {"cluster", "maintain", "expire-snapshots", "remove-orphan-files"}
 
 
 ALWAYS = {
-    "sink rows": ("a sink's new rows commit", "commit"),
-    "upsert batch": ("an upsert batch commits", "commits"),
-    "expiry, orphan removal": ("expiry and orphan removal finish", "finishes"),
+    "sink rows": ("New rows of a sink", "commit"),
+    "upsert batch": ("upsert batches", "commits"),
+    "expiry, orphan removal": ("expiry and orphan removal finish beside every statement", "finishes"),
 }
 """Operations with one outcome for all statements -> the words of the page, the outcome."""
 

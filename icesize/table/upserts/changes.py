@@ -49,8 +49,8 @@ class ChangeCounts:
     Attributes:
         events: Events of the batch.
         keys: Keys among them.
-        late: Events that were left out because the row that is there or a remembered delete is newer, or as new.
-        updated: Rows that a newer version replaced.
+        late: Keys whose newest event was left out, because it is not newer than the live row or a remembered delete.
+        updated: Keys whose row was replaced by a newer version.
         deleted: Keys whose row was deleted, by the event or by a remembered delete.
         doubled: Keys that had several live rows, which another writer added.
         examples: A few of these keys, as text.
