@@ -37,11 +37,12 @@ size, in which each batch deletes equally many rows, do not fall due in one batc
 def policy_in(properties: Mapping[str, str], policy: SizePolicy) -> SizePolicy:
     """Return the policy for a table with these properties: with upserts, deletes fall due earlier.
 
-    A threshold that the user has set stays.
+    A threshold or a spread that the user has set stays.
     """
     if PROPERTY not in properties or "delete_ratio_threshold" in policy.given:
         return policy
-    return policy.changed({"delete-ratio-threshold": DEAD_SHARE, "delete-ratio-spread": DEAD_SPREAD})
+    spread = {} if "delete_ratio_spread" in policy.given else {"delete-ratio-spread": DEAD_SPREAD}
+    return policy.changed({"delete-ratio-threshold": DEAD_SHARE, **spread})
 
 
 @dataclass(frozen=True)

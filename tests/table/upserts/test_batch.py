@@ -360,7 +360,7 @@ def test_doctor_counts_files_without_bounds(catalog: Catalog) -> None:
 
 
 def test_the_policy_of_a_table_with_a_key(catalog: Catalog) -> None:
-    """All jobs rewrite files of such a table from 20 % deleted rows on, unless the user has set the threshold."""
+    """Jobs rewrite files from 20 % deleted rows on, unless a user set the threshold; a spread that was set stays."""
     handle = TableHandle(catalog, ("db", "t"))
     assert handle.load().policy.delete_ratio_threshold == 0.3
     commit(catalog, [(1, 10, "a")], 0)
@@ -369,6 +369,8 @@ def test_the_policy_of_a_table_with_a_key(catalog: Catalog) -> None:
     assert (policy.delete_ratio_threshold, policy.delete_ratio_spread) == (0.2, 0.4)
     given = TableHandle(catalog, ("db", "t"), {"delete-ratio-threshold": 0.5}).load().policy
     assert (given.delete_ratio_threshold, given.delete_ratio_spread) == (0.5, 0.0)
+    spread = TableHandle(catalog, ("db", "t"), {"delete-ratio-spread": 0.1}).load().policy
+    assert (spread.delete_ratio_threshold, spread.delete_ratio_spread) == (0.2, 0.1)
 
 
 def test_deleted_rows_are_remembered_by_several_streams() -> None:
