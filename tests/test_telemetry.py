@@ -21,6 +21,7 @@ from icesize.errors import CommitConflict
 from icesize.events import BatchCommitted, CommitEnded, JobFinished, Outcome, Planned
 from icesize.failpoints import armed
 from icesize.report import Report
+from icesize.sized_table import SizedTable
 from icesize.table.cleanup.expiry import ExpiryReport
 from icesize.table.cleanup.orphans import OrphanReport
 from icesize.telemetry import METRICS, JsonLines, Telemetry
@@ -66,13 +67,18 @@ class Recorded:
         ]
 
 
-def test_jobs_on_a_table(lake: SqlCatalog) -> None:
-    """A merge and an expiry record their commits, by operation, and their own figures; a dry run records nothing."""
+def _small_files(lake: SqlCatalog, recorded: Recorded) -> SizedTable:
+    """Return a table of six small files whose calls are recorded."""
     make_table(lake)
     for start in range(0, 60, 10):
         append(lake, range(start, start + 10))
+    return icesize.open(None, "lake.db.t", catalog=lake, environment=Environment(observe=recorded.telemetry))
+
+
+def test_jobs_on_a_table(lake: SqlCatalog) -> None:
+    """A merge and an expiry record their commits, by operation, and their own figures; a dry run records nothing."""
     recorded = Recorded()
-    table = icesize.open(None, "lake.db.t", catalog=lake, environment=Environment(observe=recorded.telemetry))
+    table = _small_files(lake, recorded)
     table.plan()
     table.expire_snapshots(dry_run=True)
     assert recorded.values() == {}
@@ -104,11 +110,8 @@ def test_a_conflict_and_a_failure(lake: SqlCatalog) -> None:
 
 def test_attempts_of_each_outcome_start_at_zero(lake: SqlCatalog) -> None:
     """From the first commit on, a table has a series for an outcome that has not happened: an alert sees it grow."""
-    make_table(lake)
-    for start in range(0, 60, 10):
-        append(lake, range(start, start + 10))
     recorded = Recorded()
-    table = icesize.open(None, "lake.db.t", catalog=lake, environment=Environment(observe=recorded.telemetry))
+    table = _small_files(lake, recorded)
     table.compact()
     attempts = {key: value for key, value in recorded.values().items() if key[0] == "iceberg.commit.attempts"}
     zero = {("iceberg.commit.attempts", "", "lake.db.t", outcome): 0 for outcome in get_args(Outcome)}

@@ -141,6 +141,11 @@ def alike(items: Iterable[L], key: Callable[[L], Hashable], add: Callable[[L, L]
     return list(together.values())
 
 
+def distinct(items: Iterable[L], key: Callable[[L], Hashable]) -> list[tuple[L, int]]:
+    """Return the first item of each key, with the number of items that have it, in the order of the first ones."""
+    return alike(((item, 1) for item in items), lambda one: key(one[0]), lambda one, other: (one[0], one[1] + other[1]))
+
+
 @dataclass(frozen=True, slots=True)
 class Forecast:
     """The expected work of a plan.

@@ -19,7 +19,7 @@ from typing import Any
 
 from icesize.errors import needs_extra
 from icesize.planning.insight.trends import PartitionTrend, Trends
-from icesize.planning.plan import alike
+from icesize.planning.plan import distinct
 from icesize.presentation.facts import Comparison, Facts
 from icesize.table.past.commits import PastCommit
 from icesize.units import format_bytes, format_count
@@ -153,12 +153,12 @@ def heat_map(title: str, trends: Trends, values: Values, *, whole: bool = False)
 
     Returns None if there is nothing to show, or if all partitions of a `whole` fit into the chart with names.
     """
-    several = ((p.label, 1, values(p)) for p in trends.partitions if any(values(p)) and len(trends.times_ms) > 1)
-    found = alike(several, lambda one: one[2], lambda one, _: (one[0], one[1] + 1, one[2]))
+    several = ((p.label, values(p)) for p in trends.partitions if any(values(p)) and len(trends.times_ms) > 1)
+    found = distinct(several, lambda one: one[1])
     if len(found) <= (MOST_NAMED if whole else 0):
         return None
     shown = found if whole else found[:MOST_NAMED]
-    rows = [row for _, _, row in shown]
+    rows = [row for (_, row), _ in shown]
     most = max(map(max, rows))
     caption = f"The stronger the colour, the more files: {most:,} at most."
 
@@ -168,13 +168,13 @@ def heat_map(title: str, trends: Trends, values: Values, *, whole: bool = False)
             axes.set_yticks([0, len(rows) - 1], ["the worst", "the least"])
             return
         axes.set_yticks(
-            range(len(rows)), [_short(label, number) for label, number, _ in shown], fontsize=_LETTERS * 0.85
+            range(len(rows)), [_short(label, number) for (label, _), number in shown], fontsize=_LETTERS * 0.85
         )
         for number, row in enumerate(rows):
             beside: dict[str, Any] = {"va": "center", "color": palette.ink, "fontsize": _LETTERS * 0.85}
             axes.annotate(f"{row[-1]:,}", (end, number), (3, 0), textcoords="offset points", **beside)
 
-    partitions = format_count(sum(number for _, number, _ in shown), "partition")
+    partitions = format_count(sum(number for _, number in shown), "partition")
     alt_text = f"{title} of {partitions}"
     if whole:
         return Picture(f"{title}, {partitions}", 340, f"{alt_text}, the worst first", draw, caption)

@@ -14,7 +14,7 @@ from icesize.table.past.commits import History
 from icesize.table.records.summary import CommitKind
 from icesize.units import format_count
 
-LEAST_HISTORY_MS = 3_600_000
+LEAST_RIVALRY_MS = 3_600_000
 """History from which on other writers are known to go on: a load is shorter."""
 MANY_COMMITS = 1_000
 """Commits that a table keeps before expiry is advised.
@@ -75,7 +75,7 @@ def _advice(inspection: Inspection, plan: Plan, history: History) -> Iterator[Ad
     kinds = {commit.kind for commit in history.commits}
     kept_by_us = kinds & {CommitKind.BATCH, CommitKind.APPEND, CommitKind.MERGE}
     lasts_ms = history.commits[0].timestamp_ms - (history.since_ms or 0) if history.commits else 0
-    if plan.groups and CommitKind.OTHER in kinds and not kept_by_us and lasts_ms >= LEAST_HISTORY_MS:
+    if plan.groups and CommitKind.OTHER in kinds and not kept_by_us and lasts_ms >= LEAST_RIVALRY_MS:
         yield Advice(
             "Other writers add the rows, and nothing merges their files: write through a sink of icesize, or run one "
             "bounded pass every hour.",

@@ -179,14 +179,14 @@ def _plan(facts: Facts) -> Iterator[str]:
     yield '<div class="card"><h3>Merges</h3>'
     yield f"<p>{_text(_plan_sentence(facts))}</p>"
     yield "".join(f"<p>{_sentence(as_sentence(line.strip()))}</p>" for line in costs(facts.inspection.cost))
-    if plan.groups:
+    if merges := merges_of(plan):
         rows = [
             (named(m.label, m.number, "merge"), f"{m.before:,}", f"{m.after:,}", format_bytes(m.size_bytes))
-            for m in merges_of(plan)
+            for m in merges
         ]
         each = ", each" if len(rows) < len(plan.groups) else ""
         yield _table(("Partition", f"Files{each}", f"then{each}", "Size in all" if each else "Size"), rows, names=1)
-        yield _more(len(plan.groups) - sum(m.number for m in merges_of(plan)), "merge")
+        yield _more(len(plan.groups) - sum(m.number for m in merges), "merge")
     yield '</div><div class="card"><h3>Files that stay unchanged, and why</h3>'
     skipped = sorted(plan.skipped_by_reason.items(), key=lambda item: -item[1])
     reasons = [(reason, f"{files:,}", WHY_SKIPPED[SkipReason(reason)]) for reason, files in skipped]

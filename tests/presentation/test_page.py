@@ -17,7 +17,7 @@ import icesize
 from icesize.environment import Environment
 from icesize.errors import TableError
 from icesize.planning.files import PartitionKey, SkipReason
-from icesize.presentation.facts import LEAST_HISTORY_MS, MANY_COMMITS, advice_for, as_sentence
+from icesize.presentation.facts import LEAST_RIVALRY_MS, MANY_COMMITS, advice_for, as_sentence
 from icesize.presentation.overview import Overview
 from icesize.presentation.page import WHY_SKIPPED
 from icesize.presentation.views.tables import costs
@@ -242,7 +242,7 @@ def test_advice_names_commands_to_copy(lake: SqlCatalog) -> None:
     overview = opened(lake).report()
     told = (Advice("2 files: run `icesize compact`", "icesize compact 'lake.db.my t'"),)
     inspection = replace(overview.inspection, table="lake.db.my t", advice=told)
-    oldest_ms = overview.history.commits[0].timestamp_ms - LEAST_HISTORY_MS
+    oldest_ms = overview.history.commits[0].timestamp_ms - LEAST_RIVALRY_MS
     history = replace(overview.history, commits_kept=MANY_COMMITS + 1, since_ms=oldest_ms)
     found = advice_for(inspection, overview.plan, history)
     assert [one.command for one in found] == [

@@ -168,10 +168,8 @@ def inspect(
     small = [f for p in layout.partitions.values() for f in p.small]
     in_order = sorted(layout.partitions.values(), key=lambda p: p.key.rank)
     sizes = [_sizes(p, labels[p.key]) for p in in_order]
-    held, deletes = (
-        alike((p for p in sizes if p.ineligible), lambda p: p.label, _sum),
-        _deletes(in_order, policy, labels),
-    )
+    held = alike((p for p in sizes if p.ineligible), lambda p: p.label, _sum)
+    deletes = _deletes(in_order, policy, labels)
     over = _over_limit(policy, sizes)
     problems = (*over, *_delete_problems(policy, deletes))
     # the advice to merge begins with that problem

@@ -11,7 +11,7 @@ from icesize.planning.insight.inspection import Inspection, PartitionSizes, Pend
 from icesize.planning.insight.scan_cost import LayoutCost, ScanCost
 from icesize.planning.merging.simulation import PolicyComparison
 from icesize.planning.partition_labels import label_of
-from icesize.planning.plan import Forecast, Plan, alike
+from icesize.planning.plan import Forecast, Plan, alike, distinct
 from icesize.presentation.blocks import Bars, Block, Columns
 from icesize.presentation.facts import Facts
 from icesize.presentation.views import (
@@ -180,11 +180,11 @@ def plan(result: Plan, *, groups: bool = True) -> Iterator[Block]:
     if held := result.to_dict()["ineligible"]:
         files = sum(sum(reasons.values()) for reasons in held.values())
         yield (f"ineligible: {format_count(files, 'small file')}",)
-        ranked = sorted(((label, 1, reasons) for label, reasons in held.items()), key=lambda one: -sum(one[2].values()))
-        shown = alike(ranked, lambda one: tuple(sorted(one[2].items())), lambda one, _: (one[0], one[1] + 1, one[2]))
-        for label, number, reasons in shown[:MOST_LINES]:
+        ranked = sorted(held.items(), key=lambda item: -sum(item[1].values()))
+        shown = distinct(ranked, lambda item: tuple(sorted(item[1].items())))[:MOST_LINES]
+        for (label, reasons), number in shown:
             yield (f"  {named(label, number, 'partition')}  {reasons_of(reasons)}{_each(number)}",)
-        yield from more(len(held), "partition", sum(number for _, number, _ in shown[:MOST_LINES]))
+        yield from more(len(held), "partition", sum(number for _, number in shown))
     yield from notes(result.notes)
 
 
