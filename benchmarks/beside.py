@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -115,12 +116,14 @@ class _Bench:
                 tries.add(lambda: self._merged(job))
             wrong += self._wrong(start, changed)
             self.spark.sql(f"CALL c.system.rollback_to_snapshot('{NAME}', {base})").collect()
-        return {
+        found = {
             "way": way,
             "job": job,
             "bytes": size[0] if size else 0,
             "rows": "; ".join(wrong) or "exact",
         } | tries.summed()
+        print(found, file=sys.stderr, flush=True)
+        return found
 
     def merge(self, mode: str, status: str) -> dict[int, str]:
         """Run one statement, and return the new status of the rows that it changes."""
