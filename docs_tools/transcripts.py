@@ -9,6 +9,7 @@ the block that begins with `# late.py`.
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -34,6 +35,7 @@ _TABLES = {
 """Tables beside `lake.db.events`, made for the pages that name them."""
 
 _IDS = re.compile(r"\d{15,}")
+_UUIDS = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NUMBERS = re.compile(r"\d[\d.,]*")
 _BARS = re.compile(r"[▏▎▍▌▋▊▉█]+")
 _SPACES = re.compile(r"[\s─-]{2,}|\s")
@@ -72,16 +74,18 @@ def _told(block: Block, folder: Path, ids: dict[str, str]) -> str:
     told = []
     for line in re.findall(r"^\$ .*", block.code, re.MULTILINE):
         typed = _IDS.sub(lambda found: ids.get(found[0], found[0]), line)
-        told.append(f"{typed}\n{_output(block, typed.replace(shown, str(folder)))}".replace(str(folder), shown))
+        told.append(f"{typed}\n{_output(block, typed, (shown, str(folder)))}".replace(str(folder), shown))
     text = "\n".join(told).rstrip() + "\n"
     ids.update(zip(_IDS.findall(block.code), _IDS.findall(text), strict=False))
     return text
 
 
-def _output(block: Block, typed: str) -> str:
+def _output(block: Block, typed: str, moved: tuple[str, str]) -> str:
+    """Return the output of a typed line, in which the second directory takes the place of the first."""
     if typed.startswith("$ python "):
-        return _run_program(program(block.page, typed.split()[2]))
-    (arguments,) = command_lines(Block(block.page, block.line, "console", typed))
+        _, _, name, *arguments = typed.split()
+        return _run_program(program(block.page, name).replace(*moved), arguments)
+    (arguments,) = command_lines(Block(block.page, block.line, "console", typed.replace(*moved)))
     return run(arguments, codes=(0, 4))  # 4: a finding
 
 
@@ -90,13 +94,16 @@ def program(page: Path, name: str) -> str:
     return next(block.code for block in blocks(page, "python") if block.code.startswith(f"# {name}\n"))
 
 
-def _run_program(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+def _run_program(code: str, arguments: list[str]) -> str:
+    """Return what a program prints, and what a shell prints if the program kills itself."""
+    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr
+    return done.stdout + ("Killed\n" if done.returncode else "")
 
 
 def without_numbers(text: str) -> str:
     """Return the words of a transcript, without the parts that vary from machine to machine and from day to day."""
-    plain = _BARS.sub("|", _NUMBERS.sub("0", _IDS.sub("ID", text)))
+    plain = _BARS.sub("|", _NUMBERS.sub("0", _IDS.sub("ID", _UUIDS.sub("ID", text))))
     return _SPACES.sub(" ", plain).strip()
 
 

@@ -50,6 +50,8 @@ def test_transcripts_differ_by_words() -> None:
     """Ids, sizes, seconds and bars may differ from day to day; a word may not."""
     told = "snapshot 5545809313640514413 replace  -192 +12 files\n< 24 KiB  192  ██████▎\n"
     later = "snapshot 8214527757674153200 replace  -96 +7 files\n< 24 KiB     8  ██\n"
+    told += "query 7b972678-8d22-47c2-91ef-610d64cb5b92\n"
+    later += "query 2819e210-9bc3-446e-bcb9-75fe3be8782b\n"
     assert without_numbers(told) == without_numbers(later)
     assert without_numbers(told) != without_numbers(later.replace("replace", "overwrite"))
 
