@@ -409,6 +409,8 @@ def nested(pair: Pair, draw: Draw) -> str:
 
 @statement("drop-and-add")
 def drop_and_add(pair: Pair, draw: Draw) -> str:
+    if "schema.name-mapping.default" in pair.twin.table.properties:
+        raise Skip("Iceberg 1.11 then no longer finds columns of files without ids, which it reads by a name mapping")
     column = _column(pair.schema, draw)
     kind = draw.chance.choice(_TYPES)
     if draw.maybe(0.5) and str(column.field_type) in _TYPES:
