@@ -24,6 +24,7 @@ from icesize.presentation.blocks import Block
 from icesize.units import format_bytes
 
 if TYPE_CHECKING:
+    from icesize.maintenance.passes.survey import CatalogSurvey
     from icesize.sized_table import SizedTable
     from icesize.table.records.ledger import LedgerEntry
 
@@ -71,11 +72,15 @@ def scan(target: Target, *, limit: int | None, policy: Mapping[str, str]) -> Non
     """
     found = target.scan(policy)
     shown = replace(found, tables=found.tables[:limit])
-    failed = not found.tables and (found.skipped or found.doubts)
 
     from icesize.presentation.views import jobs  # slow: imports PyIceberg
 
-    target.answer(shown, jobs.survey(found, limit or views.MOST_TABLES), exit_code=options.FAILED if failed else 0)
+    target.answer(shown, jobs.survey(found, limit or views.MOST_TABLES), exit_code=_none_was_read(found))
+
+
+def _none_was_read(found: CatalogSurvey) -> int:
+    """Return the exit code: FAILED if names were found, and none of them could be read as a table."""
+    return options.FAILED if not found.tables and (found.skipped or found.doubts) else 0
 
 
 @command(
@@ -312,7 +317,7 @@ def report(target: Target, *, output: Path | None, png: Path | None, since: str 
     """Draw charts of TABLE: file sizes before and after `compact`, partitions over time, cost of batches.
 
     If TABLE is a catalog such as `lake`, a namespace such as `lake.db`, or a pattern such as `lake.db.eu.*`, the page
-    ranks its tables, as `scan` does, and links to the pages of the worst ones.
+    ranks its tables, as `scan` does, with the same exit code, and links to the pages of the worst ones.
 
     Charts need matplotlib, which the extra `report` of icesize installs.
     """
@@ -344,7 +349,7 @@ def _report_on_catalog(target: Target, output: Path | None, tables: int) -> None
 
     found = target.scan()
     if output is None:
-        target.answer(found)
+        target.answer(found, exit_code=_none_was_read(found))
         return
     pages, failed = dict[str, Path](), list[str]()
     for number, table in enumerate(found.tables[:tables], 1):
@@ -359,4 +364,5 @@ def _report_on_catalog(target: Target, output: Path | None, tables: int) -> None
             failed.append(f"{table.table}: {error}")
     links = {table: page.name for table, page in pages.items()}
     output.write_text(catalog_page(found, links, Environment().now_ms()), encoding="utf-8")
-    target.answer(found, (*_wrote([output, *pages.values()]), *views.notes(failed)))
+    blocks = (*_wrote([output, *pages.values()]), *views.notes(failed))
+    target.answer(found, blocks, exit_code=_none_was_read(found))

@@ -92,6 +92,15 @@ def test_exit_codes(lake: SqlCatalog, run: Run, name: str, options: list[str], c
     assert (result.exit_code, words in result.output) == (code, True), result.output
 
 
+@pytest.mark.parametrize(("name", "code"), [("lake.db.damaged*", 1), ("lake.none.*", 1), ("lake.db.none*", 0)])
+def test_a_page_of_a_catalog_has_the_exit_codes_of_scan(
+    lake: SqlCatalog, run: Run, tmp_path: Path, name: str, code: int
+) -> None:
+    """A page and JSON without any table are a failure if names were found that could not be read."""
+    assert run("report", "-o", str(tmp_path / "lake.html"), name=name).exit_code == code
+    assert run("report", "--json", name=name).exit_code == code
+
+
 def test_a_terminal_has_a_bar_and_few_columns(lake: SqlCatalog, tmp_path: Path) -> None:
     """The bar counts tables, and a narrow terminal keeps the columns that rank them."""
     code, shown = on_a_terminal(["scan", "lake", "--catalog-uri", catalog_uri(tmp_path)], "")
