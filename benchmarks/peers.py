@@ -153,8 +153,6 @@ def _settings() -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "4g",
-        # Iceberg's reader takes buffers outside the heap: more than 4 GiB for 20 million rows of one partition.
-        "spark.driver.extraJavaOptions": "-XX:MaxDirectMemorySize=10g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.session.timeZone": "UTC",
