@@ -12,41 +12,32 @@ import click
 from icesize.cli.main import main
 
 SEE_ALSO = {
-    "scan": ("[output](output.md#scan)", "[catalogs](whole-catalogs.md#rank-the-tables-of-a-catalog)"),
-    "inspect": ("[output](output.md#inspect)", "[clustering advice](maintenance.md#find-columns-to-cluster-by)"),
-    "plan": ("[output](output.md#plan)", "[compare policies](settings.md#compare-policies-on-your-table)"),
-    "versions": ("[output](output.md#versions)", "[versions](versions.md)"),
-    "streams": ("[output](output.md#streams)", "[streams](streams.md)"),
-    "history": ("[output](output.md#history)", "[reports](reports.md#show-the-history)"),
-    "report": ("[output](output.md#report)", "[reports](reports.md#show-the-history)"),
-    "verify": ("[verify](verify.md)",),
-    "compact": ("[output](output.md#compact-and-cluster)", "[guide](guide-compact.md)"),
-    "cluster": ("[output](output.md#compact-and-cluster)", "[clustering](clustering.md)"),
-    "maintain": (
-        "[output](output.md#maintain)", "[guide](schedulers.md#schedule-maintenance)", "[maintenance](maintenance.md)",
-        "[whole catalogs](whole-catalogs.md)",
-    ),
-    "rewrite-deletes": ("[output](output.md#rewrite-deletes)", "[delete files](streams.md#tables-with-delete-files)"),
-    "remove-dangling-deletes": (
-        "[output](output.md#remove-dangling-deletes)", "[delete files](streams.md#tables-with-delete-files)",
-    ),
-    "rewrite-manifests": ("[output](output.md#rewrite-manifests)", "[maintenance](maintenance.md#run-single-steps)"),
-    "deduplicate": ("[output](output.md#deduplicate-and-rekey)", "[upserts](upserts.md#upsert-changes)"),
-    "rekey": ("[output](output.md#deduplicate-and-rekey)", "[upserts](upserts.md#upsert-changes)"),
-    "restore": (
-        "[output](output.md#restore)", "[versions](versions.md#restore-a-partition)",
-    ),
-    "repair": ("[verify](verify.md#repair)",),
-    "expire-snapshots": ("[output](output.md#expire-snapshots)", "[free space](free-space.md#expire-snapshots)"),
-    "remove-orphan-files": (
-        "[output](output.md#remove-orphan-files)", "[free space](free-space.md#remove-orphan-files)",
-    ),
-    "demo": ("[quick start](quickstart.md#run-the-demo)",),
-    "doctor": ("[output](output.md#doctor)", "[maintenance](maintenance.md#diagnose-problems)"),
-    "config": ("[configuration file](settings.md#configuration-file)", "[policy](settings.md)"),
-    "completion": ("[maintenance](maintenance.md#shell-completion)",),
-}  # fmt: skip
-"""Links from each command to its output and to the task that it belongs to."""
+    "scan": "[catalogs](whole-catalogs.md#rank-the-tables-of-a-catalog)",
+    "inspect": "[clustering advice](maintenance.md#find-columns-to-cluster-by)",
+    "plan": "[compare policies](settings.md#compare-policies-on-your-table)",
+    "versions": "[versions](versions.md)",
+    "streams": "[streams](streams.md)",
+    "history": "[reports](reports.md#show-the-history)",
+    "report": "[reports](reports.md#show-the-history)",
+    "verify": "[verify](verify.md)",
+    "compact": "[guide](guide-compact.md)",
+    "cluster": "[clustering](clustering.md)",
+    "maintain": "[maintenance](maintenance.md), [whole catalogs](whole-catalogs.md)",
+    "rewrite-deletes": "[delete files](streams.md#tables-with-delete-files)",
+    "remove-dangling-deletes": "[delete files](streams.md#tables-with-delete-files)",
+    "rewrite-manifests": "[maintenance](maintenance.md#run-single-steps)",
+    "deduplicate": "[upserts](upserts.md#upsert-changes)",
+    "rekey": "[upserts](upserts.md#upsert-changes)",
+    "restore": "[versions](versions.md#restore-a-partition)",
+    "repair": "[verify](verify.md#repair)",
+    "expire-snapshots": "[free space](free-space.md#expire-snapshots)",
+    "remove-orphan-files": "[free space](free-space.md#remove-orphan-files)",
+    "demo": "[quick start](quickstart.md#run-the-demo)",
+    "doctor": "[maintenance](maintenance.md#diagnose-problems)",
+    "config": "[configuration file](settings.md#configuration-file)",
+    "completion": "[maintenance](maintenance.md#shell-completion)",
+}
+"""A link from each command to the task that it belongs to."""
 INTRODUCTIONS = {
     "scan": "These commands read tables and change nothing, except `streams --forget`, which removes a stream.",
     "compact": "These commands write new files and commit them; rows do not change. `maintain` also expires snapshots.",
@@ -55,8 +46,11 @@ INTRODUCTIONS = {
     "demo": "Run `demo` to see icesize work, and `doctor` to check what works on your machine.",
 }
 """A sentence for the group that contains the command."""
-_SHARED = 3
+_SHARED = 2
 """Commands that must have an option with the same help, so that the page explains it only once."""
+_EXAMPLES = 2
+"""Most examples of a command; `icesize COMMAND --help` prints all."""
+_COMMON_INTRO = "All commands except `demo` and `completion` accept these options:"
 _SHARED_INTRO = "These options mean the same in every command that lists them:"
 
 
@@ -79,7 +73,8 @@ def page() -> str:
         "\n\n".join([f"## {title}", *_introduction(commands), *map(_section, commands)])
         for title, commands in groups().items()
     ]
-    return "\n\n".join(["## Shared options", _SHARED_INTRO, _table(_shared_rows()), *sections])
+    common, shared = _shared_rows()
+    return "\n\n".join(["## Shared options", _COMMON_INTRO, _list(common), _SHARED_INTRO, _list(shared), *sections])
 
 
 def _introduction(commands: list[click.Command]) -> list[str]:
@@ -89,24 +84,32 @@ def _introduction(commands: list[click.Command]) -> list[str]:
 def _section(command: click.Command) -> str:
     name = command.name or ""
     paragraphs = [_prose(text) for text in inspect.cleandoc(command.help or "").split("\n\n")]
-    shared = [declared for declared, words in _options(command) if (declared, words) in _shared_rows()]
-    own = [(declared, words) for declared, words in _options(command) if (declared, words) not in _shared_rows()]
+    common, shared = _shared_rows()
+    listed = [row for row in _options(command) if row in shared]
+    own = [row for row in _options(command) if row not in common and row not in shared]
     usage = command.get_usage(_context(command, f"icesize {name}")).removeprefix("Usage: ")
-    parts = [f"### icesize {name}", paragraphs[0], f"```text\n{usage}\n```", *paragraphs[1:]]
+    block = "\n".join([usage, *_examples(command)])
+    parts = [f"### icesize {name}", paragraphs[0], f"```text\n{block}\n```", *paragraphs[1:]]
     if own:
-        parts.append(_table(own))
-    if shared:
-        names = ", ".join(f"`{match[0]}`" for declared in shared if (match := re.search(r"--[a-z-]+", declared)))
-        parts.append(f"[Shared options](#shared-options): {names}.")
-    examples = (command.epilog or "").partition("Examples:\n")[2]
-    if examples:
-        parts.append("Examples:\n\n```text\n" + "\n".join(line.strip() for line in examples.splitlines()) + "\n```")
-    return "\n\n".join([*parts, f"See also: {', '.join(SEE_ALSO[name])}."])
+        parts.append(_list(own))
+    names = ", ".join(f"`{match[0]}`" for declared, _ in listed if (match := re.search(r"--[a-z-]+", declared)))
+    links = f"See also: {SEE_ALSO[name]}."
+    return "\n\n".join([*parts, f"[Shared options](#shared-options): {names}. {links}" if names else links])
 
 
-def _shared_rows() -> list[tuple[str, str]]:
+def _examples(command: click.Command) -> list[str]:
+    """Return two examples with options, after an empty line: the usage shows the form of those without."""
+    lines = [line.strip() for line in (command.epilog or "").partition("Examples:\n")[2].splitlines()]
+    examples = [line for line in lines if " -" in line or not line.startswith("icesize")]
+    return ["", *examples[:_EXAMPLES]] if examples else []
+
+
+def _shared_rows() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return the options of all commands that open a table, and those that some commands share."""
     counts = Counter(option for command in main.commands.values() for option in _options(command))
-    return [option for option, count in counts.items() if count >= _SHARED]
+    most = max(counts.values())
+    shared = [option for option, count in counts.items() if _SHARED <= count < most]
+    return [option for option, count in counts.items() if count == most], shared
 
 
 def _options(command: click.Command) -> Iterator[tuple[str, str]]:
@@ -117,9 +120,8 @@ def _options(command: click.Command) -> Iterator[tuple[str, str]]:
             yield record
 
 
-def _table(options: list[tuple[str, str]]) -> str:
-    rows = ["| `{}` | {} |".format(declared.replace("|", r"\|"), _prose(words)) for declared, words in options]
-    return "\n".join(["| option | meaning |", "|---|---|", *rows])
+def _list(options: list[tuple[str, str]]) -> str:
+    return "\n".join(f"- `{declared}`: {_prose(words)}" for declared, words in options)
 
 
 def _prose(words: str) -> str:
@@ -131,10 +133,10 @@ def _prose(words: str) -> str:
 
 
 def _marked(words: str) -> str:
-    """Return code as it is but for |, which would end a cell of a table; escape other words, and mark their options."""
+    """Return code unchanged; escape other words, and mark their options."""
     if words.startswith("`"):
-        return words.replace("|", r"\|")
-    plain = words.replace("<", "&lt;").replace("*", r"\*").replace("|", r"\|").replace("[", r"\[")
+        return words
+    plain = words.replace("<", "&lt;").replace("*", r"\*").replace("[", r"\[")
     return re.sub(r"(?<![\w-])(--?[a-z][a-z-]+)", r"`\1`", plain)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from docs_tools.blocks import DOCS
 from docs_tools.rooms import FLOORS, arrows, floor_of, rooms
 from icesize.planning.merging.schedule import choose_prefix
-from tests.support.merge_optimum import equal_batches, optima
+from tests.support.merge_optimum import equal_batches
 from tests.support.one_partition import simulate
 
 if TYPE_CHECKING:
@@ -24,13 +24,9 @@ _LINE_STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1)))
 
 
 @cache
-def measured() -> dict[tuple[int, int], tuple[float, float]]:
-    """Return the write amplification of the policy, and the least of any schedule.
-
-    Keys are pairs of `max-small-files` and batches per full file.
-    """
-    best = optima(max(ARRIVALS), max(SLOTS))
-    return {(k, n): (_amplification(k, n), best[k][n]) for k in SLOTS for n in ARRIVALS}
+def measured() -> dict[tuple[int, int], float]:
+    """Return the write amplification of the policy for pairs of `max-small-files` and batches per full file."""
+    return {(k, n): _amplification(k, n) for k in SLOTS for n in ARRIVALS}
 
 
 def _amplification(slots: int, per_file: int) -> float:
@@ -40,14 +36,10 @@ def _amplification(slots: int, per_file: int) -> float:
 
 
 def table() -> str:
-    """Return the same as a table: the write amplification, with the model bound in parentheses."""
+    """Return the same as a table."""
     head = ["| batches per full file |", *(f" {k} small |" for k in SLOTS)]
-    rows = [f"| {n} | " + " | ".join(f"{_words(*measured()[k, n])}" for k in SLOTS) + " |" for n in ARRIVALS]
+    rows = [f"| {n} | " + " | ".join(f"{measured()[k, n]:.1f}" for k in SLOTS) + " |" for n in ARRIVALS]
     return "\n".join(["".join(head), "|---" * (len(SLOTS) + 1) + "|", *rows])
-
-
-def _words(ours: float, best: float) -> str:
-    return f"{ours:.1f} ({best:.1f})"
 
 
 def configure() -> None:
@@ -70,7 +62,7 @@ def _draw_policy() -> None:
 
     figure, axes = pyplot.subplots(figsize=(7, 4))
     for per_file, style in zip(ARRIVALS, _LINE_STYLES, strict=True):
-        ours = [measured()[slots, per_file][0] for slots in SLOTS]
+        ours = [measured()[slots, per_file] for slots in SLOTS]
         label = f"{per_file} batches per full file"
         axes.plot(SLOTS, ours, marker="o", markersize=4, linestyle=style, label=label)
     axes.set_xlabel("max-small-files")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from integration.faults.catalogue import INTRODUCTION
-
 
 @dataclass(frozen=True)
 class Component:
@@ -64,9 +62,3 @@ def summary() -> str:
     """Return one line per component."""
     rows = [f"| {one.name} | {one.outcome} |" for one in COMPONENTS]
     return "\n".join(["| what fails | what happens |", "|---|---|", *rows])
-
-
-def checks() -> str:
-    """Return what every test checks, in the words of the catalogue."""
-    start, end = INTRODUCTION.index("- "), INTRODUCTION.rindex("\n\n")
-    return INTRODUCTION[start:end]

@@ -38,10 +38,8 @@ def write() -> None:
 def policy_keys() -> str:
     """Return a row for each key of the policy; its meaning is in the docstring of `SizePolicy`."""
     meanings = dict(re.findall(r"^(\w+) {2,}(.+)$", inspect.cleandoc(SizePolicy.__doc__ or ""), re.MULTILINE))
-    rows = (
-        f"| `{key}` | {meanings[key.replace('-', '_')]} | {default} | {source} |" for key, default, source in DOCUMENTED
-    )
-    return "\n".join(["| key | meaning | default | source of the default |", "|---|---|---|---|", *rows])
+    rows = (f"| `{key}` | {meanings[key.replace('-', '_')]} | {default} |" for key, default, _ in DOCUMENTED)
+    return "\n".join(["| key | meaning | default |", "|---|---|---|", *rows])
 
 
 def error_tree() -> str:
@@ -81,7 +79,6 @@ PARTS: dict[str, Callable[[], str]] = {
     "policy-keys": policy_keys,
     "policy-table": drawings.table,
     "errors": error_tree,
-    "fault-checks": fault_pages.checks,
     "fault-summary": fault_pages.summary,
     "commands": command_reference.page,
     "rooms": rooms,

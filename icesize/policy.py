@@ -314,7 +314,7 @@ _WORDS = {"None": "unset", "True": "true", "False": "false"}
 DOCUMENTED: tuple[tuple[str, str, str], ...] = tuple(
     (name.replace("_", "-"), _WORDS.get(str(key.shown), str(key.shown)), key.source) for name, key in _FIELDS.items()
 )
-"""(key, default, source of the default) of every policy key, as `docs/settings.md` prints them."""
+"""(key, default, source of the default) of every policy key, as shell completion shows them."""
 
 
 def _layers(

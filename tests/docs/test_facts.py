@@ -56,7 +56,7 @@ def test_every_property_is_on_the_pages_that_list_them(page: str) -> None:
 
 def test_exit_codes_are_those_of_the_code() -> None:
     """The table has each exit code of the command line, and names the commands that report problems of a table."""
-    table = PAGES["commands.md"].partition("## Exit codes")[2].partition("\n\nAfter")[0]
+    table = PAGES["output.md"].partition("## Exit codes")[2].partition("\n\nAfter")[0]
     rows = {
         int(code): row
         for row in table.splitlines()

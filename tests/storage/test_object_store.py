@@ -305,7 +305,7 @@ def test_properties_are_mapped(tmp_path: Path, location: str, given: dict[str, s
     ids=["s3", "gcs", "azure"],
 )
 def test_each_property_is_mapped(tmp_path: Path, location: str, names: dict[str, str], given: dict[str, str]) -> None:
-    """Each line of the table in docs/object-stores.md: the setting gets a value, and a note stands for no setting."""
+    """Each line of the table in docs/catalogs.md: the setting gets a value, and a note stands for no setting."""
     values = {"gcs.service.host": "https://a.googleapis.com", "adls.account-name": "a"}
     for key, name in names.items():
         found = store_settings(location, {**given, key: values.get(key, "1")}, {}, tmp_path)

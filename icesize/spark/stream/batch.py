@@ -29,7 +29,7 @@ def commit_batch(
 ) -> BatchOutcome:
     """Write and commit one batch, exactly once; `ledger` is None for rows without a stream.
 
-    Raises the errors in `docs/errors.md`. No row is visible then; after CommitStateUnknown, all may be visible.
+    Raises the errors in `docs/output.md`. No row is visible then; after CommitStateUnknown, all may be visible.
     """
     with state.lock, ExitStack() as cached:
         failpoints.reach("batch-started")

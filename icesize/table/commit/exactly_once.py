@@ -60,7 +60,7 @@ class BatchRows(Protocol):
 def exactly_once(batch: Batch, rows: BatchRows) -> BatchOutcome:
     """Write and commit a batch, exactly once.
 
-    Raises the errors in `docs/errors.md`. No row is visible then; after CommitStateUnknown, all may be visible.
+    Raises the errors in `docs/output.md`. No row is visible then; after CommitStateUnknown, all may be visible.
     """
     for _ in range(MOST_ATTEMPTS):
         try:
