@@ -13,7 +13,7 @@ from icesize.cli.main import main
 
 SEE_ALSO = {
     "scan": "[catalogs](whole-catalogs.md#rank-the-tables-of-a-catalog)",
-    "inspect": "[clustering advice](maintenance.md#find-columns-to-cluster-by)",
+    "inspect": "[advice](maintenance.md#read-the-advice), [columns to cluster by](maintenance.md#find-columns-to-cluster-by)",
     "plan": "[compare policies](settings.md#compare-policies-on-your-table)",
     "versions": "[versions](versions.md)",
     "streams": "[streams](streams.md)",
@@ -38,6 +38,10 @@ SEE_ALSO = {
     "completion": "[maintenance](maintenance.md#shell-completion)",
 }
 """A link from each command to the task that it belongs to."""
+EXPLAINED = frozenset(
+    "demo config inspect plan streams history verify compact cluster maintain expire-snapshots".split()
+)
+"""Commands whose link leads to more than their help says, so that the page takes only its first paragraph."""
 INTRODUCTIONS = {
     "scan": "These commands read tables and change nothing, except `streams --forget`, which removes a stream.",
     "compact": "These commands write new files and commit them; rows do not change. `maintain` also expires snapshots.",
@@ -48,8 +52,6 @@ INTRODUCTIONS = {
 """A sentence for the group that contains the command."""
 _SHARED = 2
 """Commands that must have an option with the same help, so that the page explains it only once."""
-_EXAMPLES = 2
-"""Most examples of a command; `icesize COMMAND --help` prints all."""
 _COMMON_INTRO = "All commands except `demo` and `completion` accept these options:"
 _SHARED_INTRO = "These options mean the same in every command that lists them:"
 
@@ -84,11 +86,12 @@ def _introduction(commands: list[click.Command]) -> list[str]:
 def _section(command: click.Command) -> str:
     name = command.name or ""
     paragraphs = [_prose(text) for text in inspect.cleandoc(command.help or "").split("\n\n")]
+    paragraphs = paragraphs[:1] if name in EXPLAINED else paragraphs
     common, shared = _shared_rows()
     listed = [row for row in _options(command) if row in shared]
     own = [row for row in _options(command) if row not in common and row not in shared]
     usage = command.get_usage(_context(command, f"icesize {name}")).removeprefix("Usage: ")
-    block = "\n".join([usage, *_examples(command)])
+    block = "\n".join([usage.replace(" [OPTIONS]", ""), *_example(command)])
     parts = [f"### icesize {name}", paragraphs[0], f"```text\n{block}\n```", *paragraphs[1:]]
     if own:
         parts.append(_list(own))
@@ -97,11 +100,10 @@ def _section(command: click.Command) -> str:
     return "\n\n".join([*parts, f"[Shared options](#shared-options): {names}. {links}" if names else links])
 
 
-def _examples(command: click.Command) -> list[str]:
-    """Return two examples with options, after an empty line: the usage shows the form of those without."""
+def _example(command: click.Command) -> list[str]:
+    """Return the first example with options: the usage shows the form of others, and `--help` prints all."""
     lines = [line.strip() for line in (command.epilog or "").partition("Examples:\n")[2].splitlines()]
-    examples = [line for line in lines if " -" in line or not line.startswith("icesize")]
-    return ["", *examples[:_EXAMPLES]] if examples else []
+    return [line for line in lines if " -" in line or not line.startswith("icesize")][:1]
 
 
 def _shared_rows() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

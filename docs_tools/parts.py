@@ -11,7 +11,6 @@ from pathlib import Path
 from docs_tools import command_reference, drawings, fault_pages
 from docs_tools import rooms as house
 from docs_tools.blocks import ROOT, pages
-from icesize import errors
 from icesize.policy import DOCUMENTED, SizePolicy
 from icesize.storage.store_settings import AZURE, GCS, S3
 
@@ -40,12 +39,6 @@ def policy_keys() -> str:
     meanings = dict(re.findall(r"^(\w+) {2,}(.+)$", inspect.cleandoc(SizePolicy.__doc__ or ""), re.MULTILINE))
     rows = (f"| `{key}` | {meanings[key.replace('-', '_')]} | {default} |" for key, default, _ in DOCUMENTED)
     return "\n".join(["| key | meaning | default |", "|---|---|---|", *rows])
-
-
-def error_tree() -> str:
-    """Return the tree of errors, with the meaning of each."""
-    tree = inspect.cleandoc(errors.__doc__ or "").split("\n\n")[1]
-    return "```text\n" + inspect.cleandoc("    " + tree.strip()) + "\n```"
 
 
 def recipe(name: str) -> str:
@@ -78,7 +71,6 @@ def store_properties() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "policy-keys": policy_keys,
     "policy-table": drawings.table,
-    "errors": error_tree,
     "fault-summary": fault_pages.summary,
     "commands": command_reference.page,
     "rooms": rooms,

@@ -185,7 +185,7 @@ def test_every_key_of_a_summary_is_in_the_docs() -> None:
 
 
 def test_every_error_is_in_the_docs() -> None:
-    """The tree on the page about output has each error that icesize raises."""
+    """The page about output explains each error that icesize raises."""
     classes = [
         node.name for node in ast.parse(Path(errors.__file__).read_text()).body if isinstance(node, ast.ClassDef)
     ]

@@ -75,12 +75,12 @@ def test_indented_code_is_a_block_of_no_language(tmp_path: Path) -> None:
 def test_parts_are_written_between_their_marks(tmp_path: Path) -> None:
     """Only what stands between the two comments is replaced."""
     page = tmp_path / "page.md"
-    page.write_text("before\n<!-- begin: errors -->\nstale words\n<!-- end: errors -->\nafter\n")
+    page.write_text("before\n<!-- begin: policy-keys -->\nstale words\n<!-- end: policy-keys -->\nafter\n")
     told = rewritten(page)
-    assert told.startswith("before\n<!-- begin: errors -->\n")
-    assert told.endswith("<!-- end: errors -->\nafter\n")
+    assert told.startswith("before\n<!-- begin: policy-keys -->\n")
+    assert told.endswith("<!-- end: policy-keys -->\nafter\n")
     assert "stale words" not in told
-    assert "CommitStateUnknown" in told
+    assert "max-small-files" in told
 
 
 def test_each_command_is_in_a_group_and_links_on() -> None:
