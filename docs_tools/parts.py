@@ -60,12 +60,12 @@ def rooms() -> str:
 
 
 def store_properties() -> str:
-    """Return a row for each setting of the object stores' client, with the properties of PyIceberg that lead to it."""
-    found = dict[str, list[str]]()
+    """Return the properties of PyIceberg that the object stores' client uses, then those with another effect."""
+    used = list[str]()
+    noted = dict[str, list[str]]()
     for key, name in (S3 | GCS | AZURE).items():
-        found.setdefault(name.strip("()") if name.startswith("(") else f"`{name}`", []).append(f"`{key}`")
-    rows = (f"| {', '.join(keys)} | {name} |" for name, keys in found.items())
-    return "\n".join(["| PyIceberg's property | setting of the client |", "|---|---|", *rows])
+        (noted.setdefault(name.strip("()"), []) if name.startswith("(") else used).append(f"`{key}`")
+    return "\n".join([f"- {', '.join(used)}", *(f"- {', '.join(keys)}: {effect}" for effect, keys in noted.items())])
 
 
 PARTS: dict[str, Callable[[], str]] = {
