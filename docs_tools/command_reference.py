@@ -13,7 +13,7 @@ from icesize.cli.main import main
 
 SEE_ALSO = {
     "scan": "[catalogs](whole-catalogs.md#rank-the-tables-of-a-catalog)",
-    "inspect": "[advice](maintenance.md#read-the-advice), [columns to cluster by](maintenance.md#find-columns-to-cluster-by)",
+    "inspect": "[advice](maintenance.md#read-the-advice), [filters](maintenance.md#find-columns-to-cluster-by)",
     "plan": "[compare policies](settings.md#compare-policies-on-your-table)",
     "versions": "[versions](versions.md)",
     "streams": "[streams](streams.md)",
@@ -39,8 +39,11 @@ SEE_ALSO = {
 }
 """A link from each command to the task that it belongs to."""
 EXPLAINED = frozenset(
-    "demo config inspect plan streams history verify compact cluster maintain expire-snapshots".split()
-)
+    {
+        "demo", "config", "inspect", "plan", "streams", "history", "verify", "compact", "cluster", "maintain",
+        "expire-snapshots",
+    }
+)  # fmt: skip
 """Commands whose link leads to more than their help says, so that the page takes only its first paragraph."""
 INTRODUCTIONS = {
     "scan": "These commands read tables and change nothing, except `streams --forget`, which removes a stream.",
