@@ -379,7 +379,7 @@ def test_a_history_is_a_table_with_blanks() -> None:
     )  # fmt: skip
     other = PastCommit((3,), 1_699_999_000_000, "other", "append", writer="spark 4.1.4")
     lines = shown(tables.history(History("lake.db.t", (batch, other), 9, 1_699_000_000_000))).splitlines()
-    assert lines[0] == ("lake.db.t  9 commits since 2023-11-03 08:26:40  write amplification 2.50  1.2 s a batch")
+    assert lines[0] == ("lake.db.t  9 commits since 2023-11-03 08:26:40  write amplification 2.50  median batch 1.2 s")
     assert " ".join(lines[1].split()) == (
         "time (UTC) kind by rows files deletes ingested written write amp amp so far small total delete files seconds"
     )

@@ -417,7 +417,7 @@ def history_line(result: History) -> list[str]:
     if result.write_amplification is not None:
         parts.append(f"write amplification {result.write_amplification:.2f}")
     if result.seconds_per_batch is not None:
-        parts.append(f"{format_seconds(result.seconds_per_batch)} a batch")
+        parts.append(f"median batch {format_seconds(result.seconds_per_batch)}")
     return parts
 
 
