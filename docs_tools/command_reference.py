@@ -20,7 +20,7 @@ SEE_ALSO = {
     "history": "[reports](reports.md#show-the-history)",
     "report": "[reports](reports.md#show-the-history)",
     "verify": "[verify](verify.md)",
-    "compact": "[guide](guide-compact.md)",
+    "compact": "[quick start](quickstart.md#compact-a-partition-of-your-table)",
     "cluster": "[clustering](clustering.md)",
     "maintain": "[maintenance](maintenance.md), [whole catalogs](whole-catalogs.md)",
     "rewrite-deletes": "[delete files](streams.md#tables-with-delete-files)",
