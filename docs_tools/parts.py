@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from docs_tools import command_reference, drawings, fault_pages
@@ -41,12 +40,6 @@ def policy_keys() -> str:
     return "\n".join(["| key | meaning | default |", "|---|---|---|", *rows])
 
 
-def recipe(name: str) -> str:
-    """Return a recipe as a block of code; it has a test of its own."""
-    code = (ROOT / "docs_tools" / "recipes" / f"{name}.py").read_text(encoding="utf-8")
-    return f"```python\n# not run here: it has a test of its own, with the scheduler in it\n{code.strip()}\n```"
-
-
 def rooms() -> str:
     """Return a row for each layer with the layers that it imports from, and a row for each package."""
     arrows = house.arrows()
@@ -75,6 +68,4 @@ PARTS: dict[str, Callable[[], str]] = {
     "commands": command_reference.page,
     "rooms": rooms,
     "store-properties": store_properties,
-    "airflow": partial(recipe, "airflow_dag"),
-    "dagster": partial(recipe, "dagster_job"),
 }

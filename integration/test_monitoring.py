@@ -65,6 +65,11 @@ def alert_rules() -> str:
     return block.code
 
 
+def listed() -> list[str]:
+    """The names of metrics in the tables of the page."""
+    return re.findall(r"^\| `(ice\w+)` \|", (DOCS / "monitoring.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
 @pytest.fixture(scope="module")
 def telemetry() -> Iterator[tuple[Telemetry, int]]:
     """What records, and the port at which Prometheus may read it."""
@@ -133,11 +138,11 @@ def test_prometheus_has_what_the_page_lists(query: Query, telemetry: tuple[Telem
     environment = Environment(observe=telemetry[0])
     table = icesize.open(None, "lake.db.t", catalog=catalog, environment=environment)
     work(table, catalog, telemetry[0], 0)
-    page = (ROOT / "docs" / "monitoring.md").read_text()
-    for metric in METRICS:
-        row = next(line for line in page.splitlines() if line.startswith(f"| `{metric.name}` |"))
-        name = row.split("|")[2].strip(" `")
-        assert until_found(query, name), f"{metric.name} is not {name}"
+    names = listed()
+    assert len(names) == len(METRICS)
+    for metric, name in zip(sorted(metric.name for metric in METRICS), sorted(names), strict=True):
+        assert name.startswith(metric.replace(".", "_"))
+        assert until_found(query, name), f"{metric} is not {name}"
     work(table, catalog, telemetry[0], 1000)
     dashboard = json.loads((ROOT / "examples" / "grafana-dashboard.json").read_text())
     for panel in dashboard["panels"]:
@@ -153,14 +158,12 @@ def test_prometheus_understands_the_alert_rules(query: Query) -> None:
     rules = yaml.safe_load(alert_rules())["groups"][0]["rules"]
     text = (DOCS / "monitoring.md").read_text(encoding="utf-8")
     assert [rule["alert"] for rule in rules] == re.findall(r"^\| `(Icesize\w+)`", text, re.MULTILINE)
-    listed = {
-        row.split("|")[2].strip(" `").removesuffix("_count") for row in re.findall("^\\| `ice.*", text, re.MULTILINE)
-    }
+    metrics = {name.removesuffix("_count") for name in listed()}
     for rule in rules:
         query(rule["expr"])
         read = set(re.findall(r"\b(ice\w+?)(?:_sum|_count)?(?=[{\[ ])", rule["expr"]))
         assert len(read) > 0, rule["alert"]
-        assert read <= listed, rule["alert"]
+        assert read <= metrics, rule["alert"]
 
 
 def test_alerts_fire_at_the_first_event(tmp_path: Path) -> None:

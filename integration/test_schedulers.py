@@ -1,4 +1,4 @@
-"""The recipes of the docs in the schedulers that they are for, each in an environment of its own."""
+"""The examples for Airflow and Dagster in these schedulers, each in an environment of its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from docs_tools.blocks import ROOT
 from docs_tools.lake import HOURS, gone_bad
 
-RECIPES = ROOT / "docs_tools" / "recipes"
+EXAMPLES = ROOT / "examples"
 _TIMEOUT_S = 900
 
 pytestmark = pytest.mark.slow
@@ -57,9 +57,9 @@ def test_airflow_keeps_a_table_well_sized(lake: SqlCatalog, tmp_path: Path) -> N
     python = _environment(tmp_path / "airflow", "apache-airflow>=3,<4")
     dags = tmp_path / "dags"
     dags.mkdir()
-    recipe = (RECIPES / "airflow_dag.py").read_text()
-    assert "/opt/icesize/bin/icesize" in recipe
-    (dags / "airflow_dag.py").write_text(recipe.replace("/opt/icesize/bin/icesize", f"{sys.executable} -m icesize"))
+    example = (EXAMPLES / "airflow_dag.py").read_text()
+    assert "/opt/icesize/bin/icesize" in example
+    (dags / "airflow_dag.py").write_text(example.replace("/opt/icesize/bin/icesize", f"{sys.executable} -m icesize"))
     settings = {
         "AIRFLOW_HOME": str(tmp_path / "home"),
         "AIRFLOW__CORE__DAGS_FOLDER": str(dags),
@@ -76,16 +76,16 @@ def test_airflow_keeps_a_table_well_sized(lake: SqlCatalog, tmp_path: Path) -> N
 def test_dagster_keeps_a_table_well_sized(lake: SqlCatalog, tmp_path: Path) -> None:
     """One run of the job, by Dagster itself, leaves one file in each partition, even if another table fails."""
     python = _environment(tmp_path / "dagster", "dagster>=1,<2", ".")
-    recipe = (RECIPES / "dagster_job.py").read_text()
+    example = (EXAMPLES / "dagster_job.py").read_text()
     tables = 'TABLES = ["lake.db.missing", "lake.db.events"]'
-    assert 'TABLES = ["lake.db.events"]' in recipe
+    assert 'TABLES = ["lake.db.events"]' in example
     (tmp_path / "two.py").write_text(
-        recipe.replace('TABLES = ["lake.db.events"]', tables).replace("delay=300", "delay=0")
+        example.replace('TABLES = ["lake.db.events"]', tables).replace("delay=300", "delay=0")
     )
     told = _dagster(python, tmp_path / "two.py", succeeds=False)
     assert "lake.db.missing" in told
     assert _files_per_partition(lake) == {1}
-    assert "RUN_SUCCESS" in _dagster(python, RECIPES / "dagster_job.py")
+    assert "RUN_SUCCESS" in _dagster(python, EXAMPLES / "dagster_job.py")
 
 
 def _dagster(python: Path, job: Path, *, succeeds: bool = True) -> str:
