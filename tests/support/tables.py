@@ -64,7 +64,7 @@ from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.entries import Entry
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
-from icesize.table.records.summary import LEDGER, RUN_ID
+from icesize.table.records.summary import KIND, LEDGER, RUN_ID
 from icesize.table.state.layouts import LayoutReader
 from tests.support.row_lineage import records
 from tests.support.v3_tables import as_v3
@@ -461,7 +461,10 @@ def with_merges(request: CommitRequest, *groups: MergeResult) -> CommitRequest:
 
 def rewrite_manifests(catalog: Catalog) -> Table:
     """All manifests as one, where there are several, every file left as it is."""
-    return commit_built(catalog, lambda builder: RewriteManifests().stage(builder, {RUN_ID: "rewrite"}))
+    return commit_built(
+        catalog,
+        lambda builder: RewriteManifests().stage(builder, {RUN_ID: "rewrite", KIND: RewriteManifests.kind.value}),
+    )
 
 
 def make_visible(catalog: Catalog, table: Table, snapshots: Sequence[Snapshot]) -> None:

@@ -14,7 +14,6 @@ from operator import attrgetter
 
 from icesize.planning.files import MAIN, PartitionKey
 from icesize.planning.retention.ancestry import (
-    TOMBSTONE_BRANCH,
     VERSION_TAG,
     RefFact,
     SnapshotFact,
@@ -144,8 +143,6 @@ def _is_retained(ref: RefFact, plan: _Planning) -> bool:
         return True
     if ref.snapshot_id not in plan.table:
         return False
-    if ref.is_branch and ref.name == TOMBSTONE_BRANCH:
-        return True  # batches remove what is too old; earlier releases gave the branch no age of its own
     max_age_ms = plan.rules.max_ref_age_ms if ref.max_ref_age_ms is None else ref.max_ref_age_ms
     return max_age_ms is None or plan.now_ms - plan.table[ref.snapshot_id].timestamp_ms <= max_age_ms
 

@@ -33,7 +33,6 @@ from icesize.table.records.summary import (
     CLUSTERED_BY,
     KIND,
     LEDGER,
-    RESTORED_ID,
     SECONDS,
     SMALL_FILES_MAX,
     CommitKind,
@@ -237,24 +236,10 @@ def _kind(commit: Commit) -> CommitKind:
     if not commit.is_ours:
         return CommitKind.OTHER
     recorded = summary_of(commit.snapshots[-1], KIND)
-    kind = CommitKind(recorded) if recorded in list(CommitKind) else _derived_kind(commit)
+    kind = CommitKind(recorded) if recorded in list(CommitKind) else CommitKind.OTHER
     if kind == CommitKind.APPEND and summary_of(commit.last, LEDGER) is not None:
         return CommitKind.BATCH
     return CommitKind.CLUSTER if kind == CommitKind.MERGE and summary_of(commit.last, CLUSTERED_BY) else kind
-
-
-def _derived_kind(commit: Commit) -> CommitKind:
-    """Return the kind of a step whose snapshot records none, as in older releases."""
-    last = commit.last
-    if summary_of(last, RESTORED_ID) is not None:
-        return CommitKind.RESTORE
-    if summary_of(last, "manifests-replaced") is not None:
-        return CommitKind.MANIFESTS
-    # a rewrite of delete files may be of any operation
-    if _sum(commit, "removed-delete-files") and not _sum(commit, "added-data-files", "deleted-data-files"):
-        return CommitKind.DELETES
-    brings_rows = any(operation_of(s) in (Operation.APPEND, Operation.OVERWRITE) for s in commit.snapshots)
-    return CommitKind.APPEND if brings_rows else CommitKind.MERGE
 
 
 def _changes(commit: Commit, kind: CommitKind) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRef, SnapshotRefType
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
@@ -137,13 +136,10 @@ def test_each_kind_of_commit_is_told_apart(lake: SqlCatalog) -> None:
         "append", "manifests", "append", "batch",
     ]  # fmt: skip
     assert kinds(lake) == expected
-    older = history_of(of_older_release(lake.load_table("db.t").metadata), "t")
-    assert [commit.kind for commit in reversed(older.commits)] == expected
 
 
 @pytest.mark.parametrize("operation", ["overwrite", "delete", "replace"])
-@pytest.mark.parametrize("is_recorded", [True, False], ids=["recorded", "of an older release"])
-def test_a_rewrite_of_delete_files_brings_no_rows(lake: SqlCatalog, operation: str, is_recorded: bool) -> None:
+def test_a_rewrite_of_delete_files_brings_no_rows(lake: SqlCatalog, operation: str) -> None:
     """Whatever operation it took over from the equality deletes, it is no batch, and its bytes are not ingested."""
     make_table(lake)
     append(lake, range(40))
@@ -158,27 +154,11 @@ def test_a_rewrite_of_delete_files_brings_no_rows(lake: SqlCatalog, operation: s
     sizes = {"target-file-size-bytes": 1, "small-file-limit-bytes": 1, "close-file-cost-bytes": 0}
     report = opened(lake, **sizes).rewrite_deletes()
     assert report.operations == (operation,)
-    metadata = lake.load_table("db.t").metadata
-    history = history_of(metadata if is_recorded else of_older_release(metadata), "t")
+    history = history_of(lake.load_table("db.t").metadata, "t")
     newest = history.commits[0]
     assert (newest.kind, newest.rows, newest.bytes_ingested) == ("deletes", 0, 0)
     assert newest.bytes_written == report.bytes_written
     assert [commit.kind for commit in history.batches] == ["append"]
-
-
-def of_older_release(metadata: TableMetadata) -> TableMetadata:
-    """The table without what releases before the kinds of commits did not record."""
-    snapshots = [
-        snapshot.model_copy(update={"summary": Summary(**without_kind(snapshot))}) for snapshot in metadata.snapshots
-    ]
-    return metadata.model_copy(update={"snapshots": snapshots})
-
-
-def without_kind(snapshot: Snapshot) -> dict[str, Any]:
-    """A summary without the key of the kind."""
-    assert snapshot.summary is not None
-    facts = {k: v for k, v in snapshot.summary.additional_properties.items() if k != KIND}
-    return {"operation": snapshot.summary.operation, **facts}
 
 
 def test_other_writers_are_named_by_their_engine(lake: SqlCatalog) -> None:
