@@ -7,7 +7,7 @@ hold stays in Spark's cache, and the driver fetches slice after slice.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -18,9 +18,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as spark_types
 
+from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.planning.file_counts import in_batches
+from icesize.planning.plan import MergeTask
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.spark.engine import columns, session
 from icesize.spark.engine.jobs import fetch
@@ -31,7 +33,7 @@ from icesize.spark.stream.process_state import TableState
 from icesize.table.commit.batch_commit import Batch
 from icesize.table.commit.exactly_once import PlanAgain
 from icesize.table.state.handle import Current
-from icesize.table.upserts.batch import FetchSlice, MakeMerges, Upserts
+from icesize.table.upserts.batch import FetchSlice, RunMerges, Upserts
 from icesize.table.upserts.conditions import deletes
 from icesize.table.upserts.events import Mask
 from icesize.table.upserts.settings import UpsertOptions, require_columns, rule_columns
@@ -54,10 +56,9 @@ def upserts(df: DataFrame, options: SinkOptions, state: TableState, cached: Exit
     )  # fmt: skip
 
 
-def _merges(df: DataFrame, options: SinkOptions) -> MakeMerges | None:
+def _merges(df: DataFrame, options: SinkOptions) -> RunMerges | None:
     if options.merge != "inline":
         return None
-
     environment = options.environment
     if session.is_local(df.sparkSession):
         # nothing else runs on the cores: Spark's workers would start on them first, which took up to ten seconds
@@ -65,8 +66,12 @@ def _merges(df: DataFrame, options: SinkOptions) -> MakeMerges | None:
         limits = replace(environment.limits, driver_merge_bytes=most, driver_copy_bytes=most)
         environment = replace(environment, limits=limits)
 
-    def run(settings: WriteSettings, owner: Uncommitted) -> MergeRun:
-        return MergeRun(df.sparkSession, settings, owner, environment)
+    def run(
+        groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, timeout_seconds: float | None
+    ) -> Results:
+        with MergeRun(df.sparkSession, settings, owner, environment) as merging:
+            merging.start(groups)
+            return merging.finish(timeout_seconds)
 
     return run
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from secrets import token_bytes
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -50,40 +49,15 @@ from icesize.table.upserts.resolver import DeletedIn, bounds_reader
 from icesize.table.upserts.settings import WantedRule, keep_rule
 from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
 
-
-class Merges(Protocol):
-    """Merges beside a batch."""
-
-    def start(self, groups: Mapping[int, MergeTask]) -> None:
-        """Start merging these groups."""
-
-    def finish(self, timeout_seconds: float | None) -> Results:
-        """Return results by number; a merge that had not begun at the deadline has none."""
+RunMerges = Callable[[Mapping[int, MergeTask], WriteSettings, Uncommitted, float | None], Results]
+"""Merges groups, and returns results by number. A merge that had not begun at the end of the seconds has none."""
 
 
-MakeMerges = Callable[[WriteSettings, Uncommitted], AbstractContextManager[Merges]]
-
-
-@dataclass
-class MergesInTurn:
-    """Merges in threads of this process, after the rows are written."""
-
-    settings: WriteSettings
-    owner: Uncommitted
-    _groups: dict[int, MergeTask] = field(default_factory=dict)
-
-    def start(self, groups: Mapping[int, MergeTask]) -> None:
-        """Remember the groups."""
-        self._groups |= groups
-
-    def finish(self, timeout_seconds: float | None) -> Results:
-        """Merge all groups."""
-        return merge_in_threads(self._groups, self.settings, self.owner) if self._groups else {}
-
-
-def merges_in_turn(settings: WriteSettings, owner: Uncommitted) -> AbstractContextManager[Merges]:
-    """Return merges that run in this process after the rows are written."""
-    return nullcontext(MergesInTurn(settings, owner))
+def merge_here(
+    groups: Mapping[int, MergeTask], settings: WriteSettings, owner: Uncommitted, timeout_seconds: float | None
+) -> Results:
+    """Merge all groups in threads of this process."""
+    return merge_in_threads(groups, settings, owner) if groups else {}
 
 
 @dataclass
@@ -124,7 +98,7 @@ class Upserts:
         memory: What the process remembers of the table between batches.
         prepare: Adds the columns to the table that the batch has and the table lacks, and returns the newest state.
         skip_null_keys: Leave out events whose key has a NULL.
-        merges: Makes the merges of the batch; None: no merges.
+        merges: Merges the groups of the batch, after its rows are written; None: no merges.
         maps: The directory of the maps of keys: below the `spill_directory` of the environment, if none is given. None
             to read the key columns in each batch.
     """
@@ -135,7 +109,7 @@ class Upserts:
     memory: UpsertMemory = field(default_factory=UpsertMemory)
     prepare: Callable[[Batch, Current], Current] = lambda batch, current: current
     skip_null_keys: bool = False
-    merges: MakeMerges | None = merges_in_turn
+    merges: RunMerges | None = merge_here
     maps: MapSettings | None = None
 
     def plan(self, batch: Batch, current: Current) -> PlannedUpserts | None:
@@ -233,15 +207,13 @@ class PlannedUpserts:
         layout = batch.handle.reader(current.policy).read(current.table.metadata, current.table.io)
         rows, delta, tombstones = Written(changes.files), RowDelta(self.files, changes), self.files.tombstones
         beside = () if tombstones is None else (MoveTombstones(tombstones, tombstones.changes),)
-        if self.rows.merges is None:
+        if (merges := self.rows.merges) is None:
             return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta, beside=beside)
         plan = self._merge_plan(layout, changes)
         groups = dict(enumerate(plan.groups))
         batch.watch.lap("plan")
         failpoints.reach("planned")
-        with self.rows.merges(current.settings(), owner) as merging:
-            merging.start(groups)
-            results = merging.finish(_merge_deadline_seconds(current.policy, write_seconds))
+        results = merges(groups, current.settings(), owner, _merge_deadline_seconds(current.policy, write_seconds))
         batch.watch.lap("merge_wait")
         return WrittenBatch(current, layout, plan, MergeResults.of(groups, results), rows, delta, beside)
 

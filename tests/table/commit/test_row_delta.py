@@ -17,7 +17,7 @@ from icesize.errors import RewriteFailed
 from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.batch import merges_in_turn
+from icesize.table.upserts.batch import merge_here
 from icesize.table.upserts.settings import WantedRule
 from tests.support.machine import Reader
 from tests.support.puffin import exchange_vectors
@@ -71,7 +71,7 @@ def commit(
     return upsert(
         TableHandle(catalog, ("db", "t")), RULE, lambda current, rule: [lambda: events_of(events)],
         LedgerEntry(stream, "q", batch), environment or FakeTime().environment,
-        merges=merges_in_turn if has_merges else None,
+        merges=merge_here if has_merges else None,
     )  # fmt: skip
 
 

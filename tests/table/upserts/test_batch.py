@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ from icesize.report import Report
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
-from icesize.table.upserts.batch import FetchSlice, MergesInTurn
+from icesize.table.upserts.batch import FetchSlice, merge_here
 from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, FilesWithBounds
 from icesize.table.upserts.settings import WantedRule
 from tests.support.layouts import position_delete
@@ -281,15 +281,14 @@ def test_due_merges_have_no_deadline_unless_one_is_set(
     """A merge that takes longer than the write is not stopped: its file would be due in each batch again."""
     timeouts = list[float | None]()
 
-    class Noting(MergesInTurn):
-        def finish(self, timeout_seconds: float | None) -> Results:
-            timeouts.append(timeout_seconds)
-            return super().finish(timeout_seconds)
+    def noting(*arguments: Any) -> Results:
+        timeouts.append(arguments[-1])
+        return merge_here(*arguments)
 
     policy = {} if deadline_ms is None else {"merge-deadline-ms": deadline_ms}
     upsert(
         TableHandle(catalog, ("db", "t"), policy), RULE, lambda current, rule: [lambda: events_of([(1, 1, "a")])],
-        merges=lambda settings, owner: nullcontext(Noting(settings, owner)),
+        merges=noting,
     )  # fmt: skip
     assert timeouts == [seconds]
 

@@ -16,7 +16,7 @@ from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.settings import WriteSettings
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.batch import merges_in_turn
+from icesize.table.upserts.batch import merge_here
 from icesize.table.upserts.index_files import MapSettings
 from icesize.table.upserts.settings import WantedRule
 from tests.support.examples import examples
@@ -46,7 +46,7 @@ def commit(
     upsert(
         TableHandle(catalog, ("db", "t")), rule, lambda current, rule: [lambda: events_of(events)],
         LedgerEntry("s", "q", batch), maps=None if maps is None else MapSettings(str(maps), 2**20),
-        merges=merges_in_turn if merging else None,
+        merges=merge_here if merging else None,
     )  # fmt: skip
 
 
