@@ -35,7 +35,8 @@ from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.loaded import Loaded
-from icesize.table.commit.steps.move_tombstones import BRANCH, TombstoneChanges
+from icesize.table.commit.steps.move_tombstones import BRANCH
+from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.manifests.file_columns import read_described
 from icesize.table.manifests.manifest_lists import inherited_from, manifests_of
 from icesize.table.manifests.store import ManifestStore
@@ -111,7 +112,7 @@ class Tombstones:
     lookup: Lookup
     names: FileNames
     now_ms: int
-    changes: TombstoneChanges = field(default_factory=TombstoneChanges)
+    changes: RowChanges = field(default_factory=RowChanges)
     _known: Sequence[FileFact] = ()
     _written: dict[tuple[int, frozenset[str]], tuple[NewDataFile, ...]] = field(default_factory=dict)
 
@@ -125,7 +126,7 @@ class Tombstones:
         every = self._listed(state)
         expired = [file.fact.path for file in every if file.newest_ms < self._oldest_ms]
         self._known = sorted((f.fact for f in every if f.newest_ms >= self._oldest_ms), key=lambda f: f.size_bytes)
-        self.changes = TombstoneChanges(removed=tuple(expired))
+        self.changes = RowChanges(removed=tuple(expired))
 
     def remembered(self, events: Events, found: dict[str, tuple[Hits, pa.Table]]) -> RememberedDeletes:
         """Return the newest delete of each event that a tombstone of the state is newer than, or as new as.
@@ -157,9 +158,9 @@ class Tombstones:
             most = choose_prefix([file.size_bytes for file in self._known], _FULL_BYTES, MOST_FILES - 1)
             merged = self._known[:most]
         removed = (*(file.path for file in merged), *self.changes.removed)
-        self.changes = TombstoneChanges((*self.changes.files, *self._files(number, new, merged)), removed)
+        self.changes = RowChanges((*self.changes.files, *self._files(number, new, merged)), removed=removed)
 
-    def at(self, state: Loaded) -> TombstoneChanges:
+    def at(self, state: Loaded) -> RowChanges:
         """Return the changes. The rows of the batch were resolved on this state before."""
         return self.changes
 

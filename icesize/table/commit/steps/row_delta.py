@@ -1,4 +1,4 @@
-"""New rows, and the deletes of the rows that they replace."""
+"""New rows, and the deletes of the rows that they replace: written for each state that the step is tried on."""
 
 from __future__ import annotations
 
@@ -29,16 +29,18 @@ class RowChanges:
         deletes: Position delete files or deletion vectors.
         replaced: Delete files of the state whose rows `deletes` also have.
         applied: The ids of `deletes` that apply to a data file, by its `plain_path`.
+        removed: Paths of data files that go.
     """
 
     files: tuple[NewDataFile, ...] = ()
     deletes: tuple[NewDeleteFile, ...] = ()
     replaced: tuple[DeleteFile, ...] = ()
     applied: Mapping[str, frozenset[FileId]] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
 
 
 class RowSource(Protocol):
-    """Writes the files of a batch for the states of the table that its commit is tried on."""
+    """Writes the files of a step for the states of the table that its commit is tried on."""
 
     @property
     def written(self) -> Sequence[NewDataFile | NewDeleteFile]:
@@ -52,18 +54,14 @@ class RowSource(Protocol):
 
 
 @dataclass(frozen=True)
-class RowDelta(Step):
-    """Add rows and delete others by position, in one snapshot.
-
-    Which rows are deleted depends on the state that the step is tried on: other writers may have rewritten their files,
-    deleted them, or added rows of the same keys. So `source` writes the files for each state.
+class Sourced(Step):
+    """A step whose files depend on the state that it is tried on.
 
     Attributes:
         source: Returns the changes for a state.
         changes: The changes for the state that the step was adapted to last, or that it was planned on.
     """
 
-    kind = CommitKind.APPEND
     source: RowSource
     changes: RowChanges = RowChanges()
 
@@ -84,13 +82,30 @@ class RowDelta(Step):
     def possible(self) -> Collection[str]:
         return {file.path for file in self.source.written}
 
+    def adapt(self, state: Loaded) -> Sourced:
+        """Return the step with its changes for the state."""
+        return replace(self, changes=self.source.at(state))
+
+    def visible(self, live: Collection[str]) -> Sourced:
+        files = [file for file in self.source.written if file.path in live]
+        data = tuple(file for file in files if isinstance(file, NewDataFile))
+        deletes = tuple(file for file in files if isinstance(file, NewDeleteFile))
+        return replace(self, changes=RowChanges(data, deletes))
+
+
+@dataclass(frozen=True)
+class RowDelta(Sourced):
+    """Add rows and delete others by position, in one snapshot.
+
+    Which rows are deleted depends on the state: other writers may have rewritten their files, deleted them, or added
+    rows of the same keys.
+    """
+
+    kind = CommitKind.APPEND
+
     def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
         base.check_fit(state)
         return Kept(self)
-
-    def adapt(self, state: Loaded) -> RowDelta:
-        """Return the step with its changes for the state."""
-        return replace(self, changes=self.source.at(state))
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         """Write entries of the new files, without the delete files that they replace; None without new files.
@@ -113,12 +128,6 @@ class RowDelta(Step):
         """The deletes of data files as merges of the same request find them."""
         replaced = frozenset(delete.id for delete in self.changes.replaced)
         return OwnDeletes(replaced, pending(self.changes))
-
-    def visible(self, live: Collection[str]) -> RowDelta:
-        files = [file for file in self.source.written if file.path in live]
-        data = tuple(file for file in files if isinstance(file, NewDataFile))
-        deletes = tuple(file for file in files if isinstance(file, NewDeleteFile))
-        return replace(self, changes=RowChanges(data, deletes))
 
 
 def pending(changes: RowChanges) -> dict[str, tuple[DeleteFile, ...]]:
