@@ -8,13 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
 
-from pyiceberg.table.metadata import TableMetadata
-
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import CommitConflict, TableError
 from icesize.maintenance.table_context import TableContext
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.results import Result
@@ -78,25 +75,25 @@ def deduplicate(context: TableContext, wanted: WantedRule, *, dry_run: bool = Fa
     Raises UnsupportedTable, TableError, RewriteFailed, CommitConflict (nothing is visible) or CommitStateUnknown.
     """
     current, watch = context.load(), Stopwatch(context.environment)
-    metadata, settings = current.table.metadata, current.settings()
+    metadata = current.table.metadata
     check_has_deletes(metadata, "deduplicate", current.name)
     rule = wanted.instead_of(UpsertRule.of(metadata.properties), metadata.schema(), current.name)
-    duplicates = duplicates_of(rule, settings, metadata, context.handle.store)
+    duplicates = duplicates_of(rule, current, context.handle.store)
     doubled = duplicates.at(batch_commit.state_of(context.handle, current))
     snapshot_ids: tuple[int, ...] = ()
     watch.lap("compare")
     if doubled.dying and not dry_run:
-        doubled, snapshot_ids = _delete(context, current, duplicates, doubled, settings)
+        doubled, snapshot_ids = _delete(context, current, duplicates, doubled)
         watch.lap("commit")
     return _report(current, rule, doubled, watch, snapshot_ids=snapshot_ids, dry_run=dry_run)
 
 
 def _delete(
-    context: TableContext, current: Current, duplicates: Duplicates, doubled: Doubled, settings: WriteSettings
+    context: TableContext, current: Current, duplicates: Duplicates, doubled: Doubled
 ) -> tuple[Doubled, tuple[int, ...]]:
     """Commit the deletes; return the rows that they delete, and the snapshot."""
-    run_id, metadata = context.environment.new_id(), current.table.metadata
-    with uncommitted(settings.storage, file_prefix(run_id), context.environment) as (owner, environment):
+    run_id, metadata, storage = context.environment.new_id(), current.table.metadata, duplicates.files.settings.storage
+    with uncommitted(storage, file_prefix(run_id), context.environment) as (owner, environment):
         names = FileNames(owner.prefix, 0, 0, owner)
         source = DuplicateDeletes(
             duplicates, DeleteFiles(duplicates.files, current.policy, names, duplicates.deleted_in)
@@ -120,10 +117,10 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
     Raises TableError if a key has several rows, UnsupportedTable, RewriteFailed, CommitConflict or CommitStateUnknown.
     """
     current, watch = context.load(), Stopwatch(context.environment)
-    settings, compared = current.settings(), list[Doubled]()
+    compared = list[Doubled]()
 
     def check(loaded: Loaded, rule: UpsertRule) -> None:
-        doubled = duplicates_of(rule, settings, current.table.metadata, context.handle.store).at(loaded)
+        doubled = duplicates_of(rule, replace(current, table=loaded.table), loaded.store).at(loaded)
         compared.append(doubled)
         if doubled.keys:
             key = ",".join(_names(current, rule.key))
@@ -152,12 +149,10 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
     return replace(report, notes=(*report.notes, _FORGOTTEN)) if change.forgets_deletes else report
 
 
-def duplicates_of(
-    rule: UpsertRule, settings: WriteSettings, metadata: TableMetadata, store: ManifestStore
-) -> Duplicates:
+def duplicates_of(rule: UpsertRule, current: Current, store: ManifestStore) -> Duplicates:
     """Return a search for rows of the same key in a table."""
-    reader = bounds_reader(rule, metadata.schema(), store)
-    return Duplicates(rule, TableFiles(settings, dict(metadata.specs())), token_bytes(32), reader)
+    reader = bounds_reader(rule, current.table.schema(), store)
+    return Duplicates(rule, TableFiles(current.settings()), token_bytes(32), reader)
 
 
 def _names(current: Current, field_ids: Iterable[int]) -> tuple[str, ...]:

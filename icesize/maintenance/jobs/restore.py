@@ -172,11 +172,10 @@ def restore(
 
 def _check_keys(current: Current, work: Restoration, state: Loaded, planned: Difference) -> None:
     """Raise TableError if keys of a table with upserts would have several rows: keys may move between partitions."""
-    metadata = state.table.metadata
-    rule = UpsertRule.of(metadata.properties)
+    rule = UpsertRule.of(state.properties)
     if rule is None:
         return
-    duplicates = duplicates_of(rule, current.settings(), metadata, state.store)
+    duplicates = duplicates_of(rule, replace(current, table=state.table), state.store)
     doubled = duplicates.if_restored(state, work.partition, planned.then)
     if doubled.rows:
         keys = "1 key" if doubled.keys == 1 else f"{doubled.keys:,} keys"

@@ -225,9 +225,9 @@ class PlannedUpserts:
     def _files(self, owner: Uncommitted) -> UpsertFiles:
         current, rule, keys, deleted_in = self.current, self.rule, self.keys, self.rows.memory.deleted_in
         metadata, settings, names = current.table.metadata, current.settings(), FileNames(owner.prefix, 0, 0, owner)
-        files, tombstones = TableFiles(settings, dict(metadata.specs())), None
+        files, tombstones = TableFiles(settings), None
         if rule.tombstones_ms is not None:
-            others = TableFiles(tombstone_settings(settings, rule), {})
+            others = TableFiles(tombstone_settings(settings, rule))
             now_ms = self.batch.environment.now_ms()
             tombstones = Tombstones(rule, others, keys.lookup(others, rule.key), names, now_ms)
         reader = bounds_reader(rule, metadata.schema(), self.batch.handle.store)

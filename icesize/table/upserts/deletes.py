@@ -146,7 +146,7 @@ def write_deletes(files: TableFiles, names: FileNames, planned: Sequence[Planned
 
         def of_spec(spec_id: int) -> NewFiles:
             if spec_id not in by_spec:
-                by_spec[spec_id] = NewFiles(files.of(spec_id), names)
+                by_spec[spec_id] = NewFiles(settings.of_spec(spec_id), names)
                 undone.enter_context(by_spec[spec_id].all_or_none())
             return by_spec[spec_id]
 

@@ -19,7 +19,7 @@ from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.state.cluster_reader import ClusterReader
-from icesize.table.upserts.changes import DeleteFiles, check_format
+from icesize.table.upserts.changes import DeleteFiles, check_known
 from icesize.table.upserts.deletes import Dying
 from icesize.table.upserts.events import shown_keys
 from icesize.table.upserts.lookup import Positions, Scan, TableFiles
@@ -200,7 +200,7 @@ class DuplicateDeletes:
 
     def at(self, state: Loaded) -> RowChanges:
         """Return the deletes for a state."""
-        check_format(state, self.deletes.files.settings)
+        check_known(state, self.deletes.files.settings)
         doubled = self.doubled = self.duplicates.at(state)
         return self.deletes.changes(doubled.dying, doubled.live)
 

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyiceberg.partitioning import PartitionSpec
 
 from icesize.parquet.files.lineage_fields import LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings, pruned
@@ -68,17 +67,9 @@ class TableFiles:
 
     Attributes:
         settings: The settings of the table's files, without the columns of the row lineage.
-        specs: The partition specs of the table, by id.
     """
 
     settings: WriteSettings
-    specs: dict[int, PartitionSpec]
-
-    def of(self, spec_id: int) -> WriteSettings:
-        """Return the settings under which files of a spec are read."""
-        if spec_id == self.settings.spec_id:
-            return self.settings
-        return self.settings.changed(spec_json=self.specs[spec_id].model_dump_json(), spec_id=spec_id)
 
     def names(self, field_ids: Sequence[int]) -> list[str]:
         """Return the current names of columns."""
@@ -90,7 +81,7 @@ class TableFiles:
 
         The columns are in the order of `columns`, in which the code of a key and the order of events are computed.
         """
-        settings = pruned(self.of(file.partition.spec_id), columns)
+        settings = pruned(self.settings.of_spec(file.partition.spec_id), columns)
         settings = settings.with_lineage if lineage else settings
         names = [*columns, *(field.name for field in LINEAGE_FIELDS if lineage)]
         for rows in read_inputs(FileGroup((file,), file.partition), settings):

@@ -354,7 +354,7 @@ def with_deleted(files: Sequence[FileFact], reads: TableFiles, deleted_in: Delet
         if file.path not in known:
             unknown[file.partition].append(file)
     for partition, some in unknown.items():
-        marked = deleted_rows(some, reads.of(partition.spec_id), partition).positions
+        marked = deleted_rows(some, reads.settings.of_spec(partition.spec_id), partition).positions
         for file in some:
             known[file.path] = marked.get(file.path, BitMap())
             deleted_in.remember(file.path, file.delete_ids, known[file.path])

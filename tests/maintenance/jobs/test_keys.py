@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.catalog import Catalog
+from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import IntegerType
 
 import icesize
 from icesize import failpoints
-from icesize.errors import TableError, UnsupportedTable
+from icesize.errors import CommitConflict, TableError, UnsupportedTable
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
@@ -34,7 +35,7 @@ from icesize.table.upserts.settings import WantedRule
 from tests.support.delete_files import delete_equal, delete_positions
 from tests.support.examples import examples
 from tests.support.restored import before_swap
-from tests.support.tables import check, live_paths, make_table, operations, request_on, run, sqlite_catalog
+from tests.support.tables import check, live_paths, make_table, operations, request_on, run, sqlite_catalog, theirs
 from tests.support.upserts import catalog_with_table, live_rows, upsert_rows
 from tests.support.v3_tables import as_v3
 
@@ -187,7 +188,7 @@ def test_slices_find_the_same_rows(
     state = batch_commit.state_of(handle, current)
 
     def gone(most: int) -> dict[str, list[int]]:
-        files = TableFiles(current.settings(), dict(current.table.metadata.specs()))
+        files = TableFiles(current.settings())
         reader = ClusterReader(ClusterBy(("id",), (1,), "keys", 0))
         doubled = Duplicates(UpsertRule((1,), (3,)), files, b"secret", reader, most).at(state)
         assert doubled.keys == sum(len(times) > 1 for times in by_key.values())
@@ -208,6 +209,22 @@ def upserted(catalog: Catalog, **arguments: Any) -> SizedTable:
     table = opened(catalog)
     table.upsert(rows_of([(1, 1, "a"), (2, 1, "a")]), "id", "ts", **arguments)
     return table
+
+
+@pytest.mark.parametrize("job", ["deduplicate", "rekey"])
+def test_a_partition_spec_that_came_meanwhile(catalog: Catalog, job: str) -> None:
+    """If another writer first adds a spec and rows of it, the next attempt reads them, or says why it does not."""
+    table = upserted(catalog)
+    add(catalog, (1, 2, "a") if job == "deduplicate" else (3, 2, "a"))
+
+    def others() -> None:
+        theirs(catalog.load_table("db.t")).update_spec().add_field("id", BucketTransform(2), "bucket").commit()
+        add(catalog, (2, 2, "a"))
+
+    refused = CommitConflict if job == "deduplicate" else TableError
+    with before_swap(1, others), pytest.raises(refused, match=f"Cannot {job} 'lake.db.t'"):
+        table.deduplicate() if job == "deduplicate" else table.rekey(["id", "kind"])
+    assert opened(catalog).deduplicate().rows_deleted == (2 if job == "deduplicate" else 1)
 
 
 def test_a_new_key_must_be_unique(catalog: Catalog) -> None:

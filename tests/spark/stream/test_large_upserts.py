@@ -116,7 +116,7 @@ def ids(lake: Lake) -> dict[int, int]:
     """The row id of each live row, by key."""
     handle = TableHandle(lake.catalog, ("db", "orders"))
     current = handle.load()
-    files = TableFiles(current.settings(), dict(current.table.metadata.specs()))
+    files = TableFiles(current.settings())
     state = batch_commit.state_of(handle, current)
     live = FilesWithBounds.of(state, ClusterReader(ClusterBy(("id",), (1,), "keys", 0)))
     found = dict[int, int]()

@@ -69,7 +69,7 @@ class Lake:
         plain = [replace(file, deletes=()) for file in files.values()]
         state = FilesWithBounds([], {PARTITION: plain}, self.index)
         planned = planned_deletes(dying, state, self.settings.storage, self.version, self.most)
-        names, files_of = FileNames("test", self.number, 0), TableFiles(self.settings, {})
+        names, files_of = FileNames("test", self.number, 0), TableFiles(self.settings)
         made, self.number = write_deletes(files_of, names, planned), self.number + 1
         gone = {delete.id for each in planned for delete in each.replaced}
         self.deletes = [each for each in self.deletes if each.id not in gone] + [self._entry(each) for each in made]

@@ -83,7 +83,7 @@ def columns(kinds: Sequence[str], rows: Sequence[Sequence[int | None]]) -> pa.Ta
 def files_of(folder: Path, schema: Schema, **properties: str) -> TableFiles:
     """Reads files of a table below a folder, in format v3."""
     settings = replace(settings_of(folder / "table", schema, properties=properties), format_version=3)
-    return TableFiles(settings, {})
+    return TableFiles(settings)
 
 
 def wanted_codes(scan: Scan, file: FileFact) -> Codes:
