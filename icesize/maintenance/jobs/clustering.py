@@ -215,10 +215,6 @@ def cluster(context: TableContext, request: ClusterRequest) -> Report:
     kept = batch_commit.change(context.handle, scan.current, keep, context.environment)
     if kept.stored:
         scan, whole = _planned(context, replace(request, by=None, strategy=None))
-    # another writer may have upgraded the table before the columns were stored
-    if lacks_row_ids(scan.current):
-        context.numbered()
-        scan, whole = _planned(context, replace(request, by=None, strategy=None))
     whole = noting_rounds(replace(whole, notes=(*kept.sentences, *whole.notes)), most_bytes)
 
     def run(groups: Sequence[MergeTask], is_first: bool) -> Report:
@@ -246,10 +242,7 @@ def cluster_round(context: TableContext, bytes_left: int | None, damaged: Collec
     whole. If work is due but too large, the report has no snapshots. The `damaged` partitions are skipped, and those
     that other writers change constantly.
     """
-    found = _scan(context, ClusterRequest(), damaged)
-    if found is not None and lacks_row_ids(found[1].current):
-        context.numbered()
-        found = _scan(context, ClusterRequest(), damaged)
+    found = _scan(context, ClusterRequest(), damaged, numbered=True)
     if found is None:
         return None
     selection, scan = found
@@ -260,7 +253,7 @@ def cluster_round(context: TableContext, bytes_left: int | None, damaged: Collec
 
 
 def _planned(context: TableContext, request: ClusterRequest) -> tuple[ClusterScan, Plan]:
-    found = _scan(context, request)
+    found = _scan(context, request, numbered=True)
     if found is None:
         raise TableError(
             f"Cannot cluster '{context.handle.name}': neither the argument 'by' nor the table's property "
@@ -271,16 +264,18 @@ def _planned(context: TableContext, request: ClusterRequest) -> tuple[ClusterSca
 
 
 def _scan(
-    context: TableContext, request: ClusterRequest, damaged: Collection[PartitionKey] = ()
+    context: TableContext, request: ClusterRequest, damaged: Collection[PartitionKey] = (), *, numbered: bool = False
 ) -> tuple[Selection, ClusterScan] | None:
     """Return the selected partitions without the `damaged` ones, and their files.
 
-    Returns None if neither request nor table names columns.
+    If they have to be `numbered`, rows without ids get some. Returns None if neither request nor table names columns.
     """
     current = context.load()
     by = resolve(current.table.metadata, current.policy, request.by, request.strategy, table=current.name)
     if by is None:
         return None
+    if numbered and lacks_row_ids(current):
+        current = context.numbered()
     selection = context.select(request.where, current).without(damaged)
     return selection, ClusterScan.at(context.handle, current, selection.layout, by, selection.filter.may_hold)
 

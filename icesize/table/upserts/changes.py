@@ -343,7 +343,7 @@ def with_row_ids(rows: pa.Table, ids: Positions) -> pa.Table:
 
 
 def check_known(state: Loaded, settings: WriteSettings) -> None:
-    """Raise ConcurrentChange if the table has another format version, or a partition spec, that the plan does not know."""
+    """Raise ConcurrentChange if the table has a format version or a partition spec that the plan does not know."""
     if state.format_version != settings.format_version:
         raise ConcurrentChange("the table was upgraded after the plan")
     if not state.table.metadata.specs().keys() <= settings.specs_json.keys():
