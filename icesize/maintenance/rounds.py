@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import Field, dataclass, replace
 from itertools import chain
@@ -10,6 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, is_from_outside
 from icesize.planning.deletes.delete_plan import DeleteRewrite
+from icesize.planning.file_counts import parts_within
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.merging.moves import may_move
 from icesize.planning.plan import MergeTask, Plan
@@ -83,15 +85,8 @@ def rounds_of(groups: Sequence[S], most_bytes: int | None) -> Iterator[tuple[S, 
 
     A round has as many groups as `most_bytes` allows (None: all), but at least one if there are any.
     """
-    taken: list[S] = []
-    taken_bytes = 0
-    for group in groups:
-        if taken and most_bytes is not None and taken_bytes + group.size_bytes > most_bytes:
-            yield tuple(taken)
-            taken, taken_bytes = [], 0
-        taken.append(group)
-        taken_bytes += group.size_bytes
-    yield tuple(taken)
+    most = math.inf if most_bytes is None else most_bytes
+    yield from parts_within(groups, lambda group: group.size_bytes, most) if groups else [()]
 
 
 def as_they_are(

@@ -39,6 +39,19 @@ def in_batches(items: Iterable[T], size_of: Callable[[T], int], enough: int) -> 
         yield batch
 
 
+def parts_within(items: Iterable[T], size_of: Callable[[T], int], most: float) -> Iterator[tuple[T, ...]]:
+    """Yield the items in parts of at most `most`, or of one item, in their order."""
+    part, size = list[T](), 0
+    for item in items:
+        if part and size + size_of(item) > most:
+            yield tuple(part)
+            part, size = [], 0
+        part.append(item)
+        size += size_of(item)
+    if part:
+        yield tuple(part)
+
+
 def expected_files(total_bytes: float, target_file_size_bytes: int) -> int:
     """Return the number of equal files of about the target size for `total_bytes`; 0 for nothing.
 

@@ -6,11 +6,13 @@ one after the other, so that a pass within a budget continues where the last one
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 
-from icesize.planning.file_counts import merged_files
-from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.clustering.sets import outputs_of
+from icesize.planning.file_counts import parts_within
+from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
 from icesize.planning.merging.groups import OUTPUTS_PER_GROUP
 from icesize.planning.plan import MergeTask, PartitionOutcome, Plan, Skipped
 from icesize.policy import SizePolicy
@@ -26,13 +28,17 @@ def plan_moves(
     plan counts only files of old specs.
     """
     groups, skipped, outcomes = list[MergeTask](), list[Skipped](), list[PartitionOutcome]()
-    left = float("inf") if most_bytes is None else most_bytes
+    left = math.inf if most_bytes is None else most_bytes
+    # a few files of the target size, or the whole budget if that is less
+    group_bytes = min(OUTPUTS_PER_GROUP * policy.target_file_size_bytes, left)
     old = (facts for key, facts in layout.partitions.items() if key.spec_id != layout.spec_id)
     for facts in sorted(old, key=lambda facts: facts.key.rank):
         reasons = {file: _reason(file, contested) for file in facts.small}
         stay = {file: reason for file, reason in reasons.items() if reason}
-        for inputs in _cut((file for file in facts.small if file not in stay), _most_bytes(policy, most_bytes)):
-            group = _move(facts, inputs, policy)
+        movable = sorted((file for file in facts.small if file not in stay), key=lambda f: (f.sequence_number, f.path))
+        for inputs in parts_within(movable, lambda file: file.size_bytes, group_bytes):
+            outputs = outputs_of(sum(file.live_bytes for file in inputs), policy)
+            group = MergeTask(inputs, facts.key, outputs, facts.label, moves=True)
             if group.size_bytes <= left:
                 groups.append(group)
                 left -= group.size_bytes
@@ -56,28 +62,3 @@ def _reason(file: FileFact, contested: Collection[PartitionKey]) -> SkipReason |
     if not may_move(file):
         return file.obstacle
     return SkipReason.CONTESTED if file.partition in contested else None
-
-
-def _most_bytes(policy: SizePolicy, most_bytes: int | None) -> int:
-    """Return the bytes of a group: of a few files of the target size, or of the whole budget if that is less."""
-    size_bytes = OUTPUTS_PER_GROUP * policy.target_file_size_bytes
-    return size_bytes if most_bytes is None else min(size_bytes, most_bytes)
-
-
-def _cut(files: Iterable[FileFact], most_bytes: int) -> Iterator[tuple[FileFact, ...]]:
-    """Yield the files in the order of their rows, in groups of at most `most_bytes`, or of one file."""
-    group, size_bytes = list[FileFact](), 0
-    for file in sorted(files, key=lambda file: (file.sequence_number, file.path)):
-        if group and size_bytes + file.size_bytes > most_bytes:
-            yield tuple(group)
-            group, size_bytes = [], 0
-        group.append(file)
-        size_bytes += file.size_bytes
-    if group:
-        yield tuple(group)
-
-
-def _move(facts: PartitionFacts, inputs: tuple[FileFact, ...], policy: SizePolicy) -> MergeTask:
-    live_bytes = sum(file.live_bytes for file in inputs)
-    outputs = merged_files(live_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)
-    return MergeTask(inputs, facts.key, max(1, outputs), facts.label, moves=True)
