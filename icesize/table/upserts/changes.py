@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,13 +19,10 @@ from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE, LINEAGE_FIELDS
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import rewrite_failed
-from icesize.parquet.files.partitioning import arrange_by_partition, source_columns
-from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.keys.codes import Codes, Places
-from icesize.parquet.reading.projection import ColumnAligner
+from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.deletes.delete_reach import plain_path
-from icesize.planning.files import FileFact, FileId, Head, PartitionKey
+from icesize.planning.files import FileFact, FileId, Head
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.table.catalog.history import head_of
@@ -37,7 +33,7 @@ from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
 from icesize.table.upserts.events import Events, Mask
-from icesize.table.upserts.lookup import Lookup, NewRows, Positions, TableFiles
+from icesize.table.upserts.lookup import Lookup, Positions, TableFiles
 from icesize.table.upserts.resolver import DeletedIn, FilesWithBounds, Resolution, Resolver
 from icesize.table.upserts.tombstones import Tombstones
 
@@ -156,14 +152,9 @@ class Slice:
 
 
 class _NewVersions(NamedTuple):
-    """Rows of a slice to write, the codes of their keys, and their row ids (format v3).
-
-    `written` notes in the slice that they are in a file.
-    """
+    """Rows of a slice to write. `written` notes in the slice that they are in a file."""
 
     rows: pa.Table
-    codes: Codes
-    row_ids: Positions | None
     written: Callable[[], None]
 
 
@@ -287,7 +278,7 @@ class UpsertFiles:
             # slices share files, so all of them have the column if one may need it
             if (has_older and len(self.slices) > 1) or ids.max(initial=-1) >= 0:
                 rows = with_row_ids(rows, ids)
-        return _NewVersions(rows, events.codes.take(places), ids, partial(of_keys.are_in_files, places, ids))
+        return _NewVersions(rows, partial(of_keys.are_in_files, places, ids))
 
     def _write(self, new: Iterator[_NewVersions]) -> None:
         """Write the rows of all slices into few files."""
@@ -296,7 +287,6 @@ class UpsertFiles:
             return
         if LINEAGE_FIELDS[0].name in first[0].rows.column_names:
             settings = settings.with_lineage
-        only = first[0] if len(self.slices) == 1 else None
         written = list[Callable[[], None]]()
 
         def tables() -> Iterator[pa.Table]:
@@ -312,14 +302,6 @@ class UpsertFiles:
             note()
         self.written.extend(files)
         self._files.extend(files)
-        if only is not None:
-            self._learn(only, files)
-
-    def _learn(self, new: _NewVersions, files: Sequence[NewDataFile]) -> None:
-        """Add the positions of the rows in the new files to the lookup."""
-        for file, here in _places_by_file(new.rows, files, self.files.settings):
-            ids = None if new.row_ids is None else new.row_ids[here]
-            self.lookup.learn(NewRows(_fact(file), new.codes.take(here), ids))
 
 
 def replaced_row_ids(resolver: Resolver, resolution: Resolution) -> Positions:
@@ -367,36 +349,3 @@ def counts_of(events: Events, resolution: Resolution) -> ChangeCounts:
 
 def _fact(file: NewDataFile) -> FileFact:
     return FileFact(file.path, file.size_bytes, file.rows, file.partition)
-
-
-def _places_by_file(
-    rows: pa.Table, files: Sequence[NewDataFile], settings: WriteSettings
-) -> Iterator[tuple[NewDataFile, Places]]:
-    """Yield the places of the rows of each file, in their order in the file, if that is certain.
-
-    It is if the rows of each partition were written in their order, and into one file. The rows of a table with a sort
-    order have another order.
-    """
-    if settings.sort_order_json:
-        return
-    of_partition = _places_by_partition(rows, settings)
-    files_of = Counter(file.partition for file in files)
-    for file in files:
-        places = of_partition.get(file.partition)
-        if places is not None and files_of[file.partition] == 1 and file.rows == len(places):
-            yield file, places
-
-
-def _places_by_partition(rows: pa.Table, settings: WriteSettings) -> dict[PartitionKey, Places]:
-    names = source_columns(settings.spec, settings.schema)
-    if not names:
-        nothing = (None,) * len(settings.spec.fields)
-        return {PartitionKey.of(settings.spec_id, nothing): np.arange(rows.num_rows)}
-    of_sources = pruned(settings, names)
-    aligned = ColumnAligner(of_sources)(rows.select(names)).append_column("place", pa.array(np.arange(rows.num_rows)))
-    arranged, ranges = arrange_by_partition(aligned, of_sources)
-    places, found, start = arranged.column(aligned.num_columns - 1).to_numpy(), dict[PartitionKey, Places](), 0
-    for key, count in ranges:
-        found[key] = places[start : start + count]
-        start += count
-    return found

@@ -33,18 +33,6 @@ class Hits(NamedTuple):
         return Hits(self.positions[mask], self.places[mask])
 
 
-@dataclass(frozen=True, eq=False)
-class NewRows:
-    """The rows of a new data file, in their order: their codes, and their row ids (format v3).
-
-    A row id below 0 means one that the row inherits from its file. `row_ids` is None before format v3.
-    """
-
-    file: FileFact
-    codes: Codes
-    row_ids: Positions | None
-
-
 class Lookup(Protocol):
     """Finds keys in data files. A result depends on the file only, and not on its deletes."""
 
@@ -56,9 +44,6 @@ class Lookup(Protocol):
 
     def row_ids(self, file: FileFact, positions: Positions) -> Positions:
         """Return the row ids at ascending positions of a file that has row ids."""
-
-    def learn(self, rows: NewRows) -> None:
-        """Note the rows of a new file, so that it need not be read."""
 
 
 @dataclass(frozen=True)
@@ -132,9 +117,6 @@ class Scan:
     def row_ids(self, file: FileFact, positions: Positions) -> Positions:
         ids: Positions = self.files.at(file, positions, self.key[:1], lineage=True).column("_row_id").to_numpy()
         return ids
-
-    def learn(self, rows: NewRows) -> None:
-        """Do nothing: nothing is kept."""
 
 
 def not_older(rows: pa.Table, events: pa.Table) -> NDArray[np.bool_]:

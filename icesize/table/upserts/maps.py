@@ -23,13 +23,12 @@ from hashlib import blake2b
 import numpy as np
 
 from icesize.concurrency import Ahead
-from icesize.parquet.files.names import writer_of
 from icesize.parquet.files.settings import NAME_MAPPING
 from icesize.parquet.keys.codes import Codes
 from icesize.planning.file_counts import in_batches
 from icesize.planning.files import FileFact
 from icesize.table.upserts.index_files import Array, Identity, IndexFolder
-from icesize.table.upserts.lookup import Hits, NewRows, Positions, Scan, TableFiles
+from icesize.table.upserts.lookup import Hits, Positions, Scan, TableFiles
 
 PART_ROWS = 2**20
 """Rows of one part: sorting them takes 28 bytes a row, 30 MB in each thread. Larger parts take longer for each row."""
@@ -83,18 +82,6 @@ class KeyMaps:
             return self.scan.row_ids(file, positions)
         return np.concatenate(parts)
 
-    def learn(self, rows: NewRows) -> None:
-        file, codes = rows.file, rows.codes
-        if writer_of(file.path) is None:
-            return  # another file may get the name, if a location provider has chosen it
-        arrays = (each for start in range(0, len(codes), PART_ROWS) for each in _sorted_part(codes, start))
-        self.folder.write(self._identity(file), len(codes) * _bytes_of(codes), arrays)
-        if rows.row_ids is not None:
-            ids = rows.row_ids
-            starts = range(0, len(ids), PART_ROWS)
-            stored = (each for start in starts for each in _packed(ids[start : start + PART_ROWS], start))
-            self.folder.write(_of_ids(file), len(ids) * _ROW_ID_BYTES, stored)
-
     def _identity(self, file: FileFact) -> Identity:
         return (*_of_file(file), "keys", self.made_of)
 
@@ -123,11 +110,8 @@ class KeyMaps:
 
 
 def _of_file(file: FileFact) -> tuple[str, int, int]:
-    """Return the value that distinguishes a data file from others of its path.
-
-    No other file is named like one that icesize wrote, and its map is made before a commit gives it a number.
-    """
-    return file.path, file.size_bytes, 0 if writer_of(file.path) is not None else file.file_sequence_number
+    """Return the value that distinguishes a data file from others of its path."""
+    return file.path, file.size_bytes, file.file_sequence_number
 
 
 def _of_ids(file: FileFact) -> Identity:
@@ -144,15 +128,6 @@ def _part(rows: tuple[Positions, Codes]) -> MapPart:
     codes = codes.take(order)
     words = (codes.high,) if codes.low is None else (codes.high, codes.low)
     return (*words, positions[order].astype(np.uint32))
-
-
-def _sorted_part(codes: Codes, start: int) -> MapPart:
-    some = codes.take(slice(start, start + PART_ROWS))
-    return _part((np.arange(start, start + len(some)), some))
-
-
-def _bytes_of(codes: Codes) -> int:
-    return _POSITION_BYTES + (_WORD_BYTES if codes.low is None else 2 * _WORD_BYTES)
 
 
 def _in_parts(read: Iterable[tuple[Positions, Codes]]) -> Iterator[tuple[Positions, Codes]]:

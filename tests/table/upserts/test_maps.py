@@ -36,11 +36,11 @@ from icesize.parquet.keys.codes import Codes
 from icesize.planning.files import FileFact
 from icesize.table.upserts import maps
 from icesize.table.upserts.index_files import IndexFolder, MapSettings, index_folder
-from icesize.table.upserts.lookup import NewRows, Scan, TableFiles
+from icesize.table.upserts.lookup import Scan, TableFiles
 from icesize.table.upserts.maps import KeyMaps
 from tests.support.copying import foreign_bytes, stored, with_ids
 from tests.support.examples import examples
-from tests.support.parquet_files import fact, schema_of, settings_of, write_one
+from tests.support.parquet_files import schema_of, settings_of
 
 LARGE = 2**30
 _DAY = datetime.date(2026, 1, 1)
@@ -160,11 +160,6 @@ def test_row_ids_are_those_of_the_file(
         expected = [1_000 + at if ids[at] is None else ids[at] * scale for at in positions.tolist()]
         for _ in range(2):
             assert by_map.row_ids(file, positions).tolist() == expected
-        learned = maps_in(folder / "learned", files, [1])
-        own = replace(file, path=f"file:///s-1-0-0-{'0' * 8}-0000-0000-0000-{'0' * 12}.parquet")
-        stored_ids = np.array([-1 if each is None else each * scale for each in ids], np.int64)
-        learned.learn(NewRows(own, Codes(np.arange(len(ids), dtype=np.uint64)), stored_ids))
-        assert learned.row_ids(own, positions).tolist() == expected
 
 
 def some_file(folder: Path, rows: int = 100) -> tuple[TableFiles, FileFact]:
@@ -219,22 +214,6 @@ def test_what_a_map_was_made_of_counts(tmp_path: Path) -> None:
         found = made.find(of, codes)
         assert found.positions.tolist() == made.scan.find(of, codes).positions.tolist()
         assert len(map_files(tmp_path)) == count
-
-
-def test_new_rows_are_known_without_reading_their_file(tmp_path: Path) -> None:
-    """A file that icesize wrote has its map before the commit, which is used with the commit's numbers, too."""
-    files = files_of(tmp_path, schema_of(("id", LongType())))
-    ids = [5, 1, 9]
-    written = fact(write_one(files.settings, pa.table({"id": pa.array(ids, pa.int64())})))
-    by_map = maps_in(tmp_path, files, [1])
-    codes = Codes(np.array(ids, np.int64).view(np.uint64) ^ np.uint64(1 << 63))
-    by_map.learn(NewRows(written, codes, np.array([70, -1, 50])))
-    Path(written.path.removeprefix("file://")).unlink()
-
-    committed = replace(written, file_sequence_number=4, sequence_number=4, first_row_id=1_000)
-    found = by_map.find(committed, codes_of([1, 5, 6]))
-    assert (found.positions.tolist(), found.places.tolist()) == ([0, 1], [1, 0])
-    assert by_map.row_ids(committed, np.array([0, 1, 2])).tolist() == [70, 1_001, 50]
 
 
 def _changed(path: Path) -> None:
