@@ -150,7 +150,7 @@ class TableState:
     backoff: BackOff[PartitionKey] = field(default_factory=BackOff)
     learned: Learned = field(default_factory=Learned)
     upserts: UpsertMemory = field(default_factory=UpsertMemory)
-    rows_upserted: int | None = None
+    rows_upserted: int = 0
     handle: TableHandle | None = None
     catalog: GivenCatalog | None = None
 

@@ -21,7 +21,7 @@ from pyspark.sql import types as spark_types
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
-from icesize.planning.file_counts import in_batches
+from icesize.planning.file_counts import parts_within
 from icesize.planning.plan import MergeTask
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.spark.engine import columns, session
@@ -38,10 +38,6 @@ from icesize.table.upserts.conditions import deletes
 from icesize.table.upserts.events import Mask
 from icesize.table.upserts.settings import UpsertOptions, require_columns, rule_columns
 
-_LEAST_ROW_BYTES = 4
-"""Bytes of a row at its source, at least: a few columns, compressed."""
-_FEW_ENOUGH = 0.1
-"""Share of the driver's limit up to which the rows of the last batch make a count of this one unnecessary."""
 _HASH, _HASHES = "_icesize_hash", 4096
 _IS_DELETE = spark_types.StructField("_icesize_is_delete", spark_types.BooleanType())
 
@@ -88,7 +84,6 @@ class EventsOfBatch:
     except_columns: tuple[str, ...]
     state: TableState
     cached: ExitStack
-    _rows: int | None = None
 
     def prepare(self, batch: Batch, current: Current) -> Current:
         """Add the columns that the table lacks if the options allow it; return the newest state of the table.
@@ -102,53 +97,31 @@ class EventsOfBatch:
     def fetch(self, current: Current, rule: UpsertRule) -> list[FetchSlice]:
         """Return the functions that fetch the events, with the columns of the table, and which of them are deletes.
 
-        A batch that the driver cannot hold has a slice for each range of hashes of the key.
+        A batch that the driver cannot hold has a slice for each range of hashes of the key. The last batch shows
+        whether this one may be so large, or an attempt to fetch it as a whole.
         """
-        fitted = self.fitted(current, rule)
-        if self._rows is None and not self._is_few:
-            self._count()
-        if (self._rows or 0) <= self._limit:
-            return [partial(self._events, fitted.limit(self._limit + 1))]
+        fitted, limit = self.fitted(current, rule), self.options.environment.limits.driver_upserts
+        if self.state.rows_upserted <= limit:
+            return [partial(self._whole, fitted, limit)]
         schema = current.table.metadata.schema()
         keys = [F.col(f"`{schema.find_column_name(each)}`") for each in rule.key]
         marked = fitted.withColumn(_HASH, F.pmod(F.xxhash64(*keys), F.lit(_HASHES)))
         # sorted, so that each slice is a range of Spark's cache, whose other parts are not read
-        cached = self._cache(marked.sortWithinPartitions(_HASH))
+        cached = marked.sortWithinPartitions(_HASH).persist()
+        self.cached.callback(cached.unpersist)
         counts = fetch(cached.groupBy(_HASH).count()).sort_by(_HASH).to_pylist()
-        ranges = in_batches(counts, lambda each: int(each["count"]), self._limit)
+        self.state.rows_upserted = sum(int(each["count"]) for each in counts)
+        ranges = parts_within(counts, lambda each: int(each["count"]), limit)
         slices = [cached.where(F.col(_HASH).between(some[0][_HASH], some[-1][_HASH])) for some in ranges]
-        return [partial(self._events, each.drop(_HASH)) for each in slices]
+        return [partial(_events, each.drop(_HASH)) for each in slices or [cached]]
 
-    def _events(self, fitted: DataFrame) -> tuple[pa.Table, Mask]:
-        rows = fetch(fitted)
-        if self._rows is None and rows.num_rows > self._limit:
-            self._count()
-            raise PlanAgain("the batch has more rows than were expected, and was read again in slices")
-        self.state.rows_upserted = max(rows.num_rows, self._rows or 0)
-        is_delete: Mask = np.asarray(rows.column(_IS_DELETE.name), dtype=np.bool_)
-        return rows.drop_columns([_IS_DELETE.name]), is_delete
-
-    @property
-    def _limit(self) -> int:
-        return self.options.environment.limits.driver_upserts
-
-    def _cache(self, df: DataFrame) -> DataFrame:
-        self.cached.callback(df.unpersist)
-        return df.persist()
-
-    @property
-    def _is_few(self) -> bool:
-        """Return whether the rows are probably few, by their source or by the last batch."""
-        last = self.state.rows_upserted
-        if last is not None and last <= _FEW_ENOUGH * self._limit:
-            return True
-        return session.source_bytes(self.df) <= self._limit * _LEAST_ROW_BYTES
-
-    def _count(self) -> None:
-        """Count the rows. Those that are expensive to compute are computed once for both the count and the rest."""
-        if not session.is_cheap_to_read_again(self.df):
-            self._cache(self.df)
-        self._rows = self.df.count()
+    def _whole(self, fitted: DataFrame, limit: int) -> tuple[pa.Table, Mask]:
+        """Return all events. Raises PlanAgain if they are more than the driver holds."""
+        rows, is_delete = _events(fitted.limit(limit + 1))
+        self.state.rows_upserted = rows.num_rows
+        if rows.num_rows > limit:
+            raise PlanAgain("the batch has more rows than the driver holds, and was read again in slices")
+        return rows, is_delete
 
     def fitted(self, current: Current, rule: UpsertRule) -> DataFrame:
         """Return the batch with the columns of the table, and one that marks the rows that are deletes.
@@ -181,3 +154,9 @@ class EventsOfBatch:
     @cached_property
     def _fold(self) -> Callable[[str], str]:
         return fold_of(self.df)
+
+
+def _events(fitted: DataFrame) -> tuple[pa.Table, Mask]:
+    rows = fetch(fitted)
+    is_delete: Mask = np.asarray(rows.column(_IS_DELETE.name), dtype=np.bool_)
+    return rows.drop_columns([_IS_DELETE.name]), is_delete

@@ -80,14 +80,16 @@ def test_a_large_batch_has_the_result_of_a_small_one(spark: SparkSession, lake: 
 
 
 def test_a_large_batch_after_a_small_one_comes_in_slices(spark: SparkSession, lake: Lake, orders: SizedTable) -> None:
-    """A batch that is expected to be small is not fetched as a whole if it is large."""
+    """A batch that is too large is not fetched as a whole, and one after it, small or empty, comes in slices, too."""
     lake.limits = replace(lake.limits, driver_upserts=10)
     table = lake.open(spark, "orders")
     table.upsert(changes(spark, [(0, "new", 5, "i")]), **RULE)
     report = table.upsert(changes(spark, [(key, "paid", 6, "u") for key in range(40)]), except_columns="op")
 
-    assert report.conflicts == ("the batch has more rows than were expected, and was read again in slices",)
+    assert report.conflicts == ("the batch has more rows than the driver holds, and was read again in slices",)
     assert left(lake) == [(key, "paid", 6) for key in range(40)]
+    assert table.upsert(changes(spark, [(0, "sent", 7, "u")]), except_columns="op").conflicts == ()
+    assert table.upsert(changes(spark, [(0, "late", 6, "u")]).limit(0), except_columns="op").conflicts == ()
 
 
 def test_a_load_of_an_unpartitioned_table_has_few_files(spark: SparkSession, lake: Lake) -> None:
