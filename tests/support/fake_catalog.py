@@ -29,7 +29,7 @@ from icesize.table.commit.protocol import (
 from icesize.table.commit.steps.absorb import Absorb
 from icesize.table.commit.steps.append import Append
 from icesize.table.commit.steps.merge import Merge
-from icesize.table.records.ledger import LedgerEntry, is_done
+from icesize.table.records.ledger import LedgerEntry, is_done, parse
 
 PART = PartitionKey(0, ("a",))
 INPUTS = tuple(FileFact(f"v{i}", 10, 1, PART) for i in range(4))
@@ -111,6 +111,11 @@ class State:
     moves: int = 0
     unfit: str | None = None
 
+    def last_of(self, entry: LedgerEntry) -> LedgerEntry | None:
+        """The stream's entry."""
+        value = self.properties.get(entry.key)
+        return None if value is None else parse(value)
+
     @cached_property
     def key(self) -> tuple[object, ...]:
         """Equal for equal states, and can be looked up."""
@@ -166,7 +171,7 @@ class FakeLoaded:
         return self.state.properties
 
     def has_batch(self, entry: LedgerEntry, accept_new_checkpoint: bool = False) -> bool:
-        return is_done(self.properties, entry, accept_new_checkpoint)
+        return is_done(self.state.last_of(entry), entry, accept_new_checkpoint)
 
     def snapshots_of(self, run_id: str) -> list[int]:
         return [i for i, _, run in self.state.snapshots if run == run_id]
@@ -325,7 +330,7 @@ class FakeCatalog:
             self.between[staged.snapshot_ids[0]] = frozenset(now.live - gone | set(first.paths))
         self.landed[staged.manifest] = staged
         entry = wanted.ledger
-        properties = {**now.properties, **({entry.key: entry.after(now.properties).to_json()} if entry else {})}
+        properties = {**now.properties, **({entry.key: entry.after(now.last_of(entry)).to_json()} if entry else {})}
         self.states.append(replace(now, live=now.live - inputs | added, properties=properties))
         return True
 

@@ -91,12 +91,10 @@ class LedgerEntry:
         earlier = (replace(self, batch_id=batch, carried=(s, n), earlier=()) for batch, s, n in self.earlier)
         return (*earlier, self)
 
-    def after(self, properties: Mapping[str, str]) -> LedgerEntry:
-        """Return this stream's entry in a table of these properties once the batch is committed."""
-        value = properties.get(self.key)
-        if value is None:
+    def after(self, last: LedgerEntry | None) -> LedgerEntry:
+        """Return the stream's entry once the batch is committed, if `last` is its entry now."""
+        if last is None:
             return self
-        last = parse(value)
         if last.query_id != self.query_id:
             return replace(self, retired=(*last.retired, stream_hash(last.query_id))[-MOST_RETIRED:])
         newest = ((last.batch_id, *last.carried),) if last.carried else ()
@@ -147,17 +145,15 @@ def entries(properties: Mapping[str, str]) -> list[LedgerEntry]:
     return sorted(found, key=lambda each: (each.stream_id, each.branch))
 
 
-def is_done(properties: Mapping[str, str], entry: LedgerEntry, accept_new_checkpoint: bool = False) -> bool:
-    """Return True if this batch is committed already, False if it is next.
+def is_done(last: LedgerEntry | None, entry: LedgerEntry, accept_new_checkpoint: bool = False) -> bool:
+    """Return True if this batch is committed already, False if it is next. `last` is the stream's newest batch.
 
     Raises BatchOutOfOrder for a smaller batch id, and StreamMismatch for another query under the same stream id. With
     `accept_new_checkpoint`, the new query may start its own count, once. A query that has been retired is refused
     anyway.
     """
-    value = properties.get(entry.key)
-    if value is None:
+    if last is None:
         return False
-    last = parse(value)
     if last.query_id != entry.query_id:
         if stream_hash(entry.query_id) in last.retired:
             raise _retired(entry, last)

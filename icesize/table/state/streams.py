@@ -33,7 +33,7 @@ def is_committed(metadata: TableMetadata, branch: str, entry: LedgerEntry, accep
     """
     streams = _Streams(metadata, branch, entry.stream_id)
     last = streams.newest
-    if is_done({} if last is None else {entry.key: last.to_json()}, entry, accept_new_checkpoint):
+    if is_done(last, entry, accept_new_checkpoint):
         return True
     if not accept_new_checkpoint and (why := streams.why_not_next(entry, last)):
         forget = f"icesize streams TABLE --forget {shlex.quote(entry.stream_id)}"
@@ -51,8 +51,7 @@ def noted(metadata: TableMetadata, branch: str, entry: LedgerEntry, carried: Car
     """Return the entry to store with a batch that a snapshot carries to a branch."""
     new = LedgerEntry(entry.stream_id, entry.query_id, entry.batch_id, branch=branch, carried=carried)
     streams = _Streams(metadata, branch, entry.stream_id)
-    last = streams.own or streams.newest
-    return new.after({} if last is None else {new.key: last.to_json()})
+    return new.after(streams.own or streams.newest)
 
 
 class _Streams:
