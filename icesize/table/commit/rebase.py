@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pyroaring import BitMap
 
@@ -37,10 +37,10 @@ TOO_MANY = f"other writers deleted more than {MOST_DEAD:.0%} of the rows of a ne
 
 @dataclass(frozen=True)
 class Followed:
-    """A group in a state: the rows of its outputs that are `dead`, by path, and the inputs that are `gone`."""
+    """A group with those of its inputs that a state lists; `dead` are the deleted rows of its outputs, by path."""
 
+    group: Merged
     dead: Mapping[str, BitMap] = field(default_factory=dict)
-    gone: frozenset[str] = frozenset()
 
 
 def follow(group: Merged, changes: Mapping[str, InputChange], *, beside_new: bool, has_deletes: bool) -> Followed | str:
@@ -60,16 +60,17 @@ def follow(group: Merged, changes: Mapping[str, InputChange], *, beside_new: boo
     gone = frozenset(file.path for file, change in changed if not change.is_live)
     if gone and (len(gone) == len(group.inputs) or not has_deletes):
         return changes[min(gone)].why
+    live = replace(group, inputs=tuple(file for file in group.inputs if file.path not in gone)) if gone else group
     dead = {file.path: change.deleted if change.is_live else _all_rows(file) for file, change in changed}
     if not any(dead.values()):
-        return Followed(gone=gone)
+        return Followed(live)
     if group.row_map is None:
         return next(change.why for file, change in changed if dead[file.path]) + NO_MAP
     rows = group.row_map.follow(dead, [file.rows for file in group.files])
     found = {file.path: some for file, some in zip(group.files, rows, strict=True) if some}
     if any(len(found.get(file.path, ())) > MOST_DEAD * file.rows for file in group.files):
         return TOO_MANY
-    return Followed(found, gone)
+    return Followed(live, found)
 
 
 def _can_follow(file: FileFact, change: InputChange, row_map: RowMap | None, number: float) -> bool:

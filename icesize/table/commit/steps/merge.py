@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
@@ -59,11 +58,7 @@ class Merge(Step):
     @property
     def done(self) -> tuple[Merged, ...]:
         """The groups with those of their input files that the state lists."""
-        gone = frozenset[str]().union(*(each.gone for each in self.followed))
-        if not gone:
-            return self.groups
-        live = [tuple(file for file in group.inputs if file.path not in gone) for group in self.groups]
-        return tuple(replace(group, inputs=inputs) for group, inputs in zip(self.groups, live, strict=True))
+        return tuple(each.group for each in self.followed) or self.groups
 
     @property
     def inputs(self) -> tuple[FileFact, ...]:
@@ -75,7 +70,7 @@ class Merge(Step):
             return Kept(None, (self.dropped(outdated),))
         # every merged file in a partition with new rows gets the number of the new rows
         new = {path for step in earlier for path in step.paths}
-        inputs = replace(self, followed=()).inputs
+        inputs = [file for group in self.groups for file in group.inputs]
         with_new = {file.partition for file in inputs if file.path in new}
         own = next((step.own_deletes for step in earlier if isinstance(step, RowDelta)), NO_OWN_DELETES)
         changes = state.changed_inputs(base.head, [file for file in inputs if file.path not in new], own)
@@ -100,11 +95,10 @@ class Merge(Step):
 
     def adapt(self, state: Loaded) -> Merge:
         """Return the step with the deletes of rows that others have deleted."""
-        pairs = [pair for pair in zip(self.groups, self.followed, strict=True) if pair[1].dead]
-        if not pairs or self.carrier is None:
+        dying = [each for each in self.followed if each.dead]
+        if not dying or (carrier := self.carrier) is None:
             return self
-        carrier = self.carrier
-        written = concurrently(lambda pair: carrier.of(pair[0].files, pair[1].dead), pairs)
+        written = concurrently(lambda each: carrier.of(each.group.files, each.dead), dying)
         return replace(self, deletes=tuple(file for files in written for file in files))
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
@@ -113,10 +107,7 @@ class Merge(Step):
         Raises LookupError for an input file that is not live.
         """
         builder.same_schema_and_spec()
-        named = defaultdict[str, frozenset[str]](frozenset)
-        for group in self.groups:
-            for path, paths in group.named.items():
-                named[path] |= paths
+        named = {path: paths for group in self.groups for path, paths in group.named.items()}
         inputs, added = self.inputs, self._renumbered(builder)
         split = builder.split([f.path for f in inputs], first={file.manifest_path for file in inputs})
         split_dangling(builder, split, {file.partition for file in inputs}, added, named)
