@@ -207,7 +207,7 @@ class UpsertFiles:
         because another writer deleted the row, is written. If a row that was written replaces another row now, or none,
         it has another row id, and all rows are written again. The state of the last call costs nothing.
         """
-        check_known(state, self.files.settings)
+        check_format(state, self.files.settings)
         if UpsertRule.of(state.properties) not in (None, self.rule):
             raise ConcurrentChange("the key of the table was changed while the batch was written")
         heads = state.head, head_of(state.table.metadata, BRANCH)
@@ -217,6 +217,7 @@ class UpsertFiles:
 
     def _changes(self, state: Loaded) -> RowChanges:
         live, dying = FilesWithBounds.of(state, self.reader), dict[str, Dying]()
+        live.check_specs(self.files.settings)
         if self.tombstones is not None:
             self.tombstones.begin(state)
         self.counts = ChangeCounts()
@@ -324,12 +325,10 @@ def with_row_ids(rows: pa.Table, ids: Positions) -> pa.Table:
     return rows.append_column(LINEAGE_FIELDS[1].name, pa.nulls(rows.num_rows, pa.int64()))
 
 
-def check_known(state: Loaded, settings: WriteSettings) -> None:
-    """Raise ConcurrentChange if the table has a format version or a partition spec that the plan does not know."""
+def check_format(state: Loaded, settings: WriteSettings) -> None:
+    """Raise ConcurrentChange if the table has another format version than files were planned for."""
     if state.format_version != settings.format_version:
         raise ConcurrentChange("the table was upgraded after the plan")
-    if not state.table.metadata.specs().keys() <= settings.specs_json.keys():
-        raise ConcurrentChange("another writer added a partition spec after the plan")
 
 
 def counts_of(events: Events, resolution: Resolution) -> ChangeCounts:

@@ -19,7 +19,7 @@ from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.state.cluster_reader import ClusterReader
-from icesize.table.upserts.changes import DeleteFiles, check_known
+from icesize.table.upserts.changes import DeleteFiles, check_format
 from icesize.table.upserts.deletes import Dying
 from icesize.table.upserts.events import shown_keys
 from icesize.table.upserts.lookup import Positions, Scan, TableFiles
@@ -89,6 +89,7 @@ class Duplicates:
         Raises UnsupportedTable for a file that icesize cannot read, `RewriteFailed` for a damaged one.
         """
         live = FilesWithBounds.of(state, self.reader)
+        live.check_specs(self.files.settings)
         facts = [live.noted(file, COMPARE_KEYS) for file in live.files]
         contents = frozenset((file.path, file.delete_ids) for file in facts)
         if self._last is None or self._last[0] != contents:
@@ -200,7 +201,7 @@ class DuplicateDeletes:
 
     def at(self, state: Loaded) -> RowChanges:
         """Return the deletes for a state."""
-        check_known(state, self.deletes.files.settings)
+        check_format(state, self.deletes.files.settings)
         doubled = self.doubled = self.duplicates.at(state)
         return self.deletes.changes(doubled.dying, doubled.live)
 

@@ -26,6 +26,7 @@ from icesize.concurrency import concurrently
 from icesize.errors import UnsupportedTable
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.deletes.equal_keys import comparable
+from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.ranks import by_order
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
@@ -34,6 +35,7 @@ from icesize.planning.files import FileFact, FileId, PartitionKey, SkipReason
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.catalog.access_errors import readable
 from icesize.table.commit.loaded import Loaded
+from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
@@ -145,6 +147,11 @@ class FilesWithBounds:
         for each in files:
             live[each.fact.partition].append(each.fact)
         return cls(files, live, index)
+
+    def check_specs(self, settings: WriteSettings) -> None:
+        """Raise ConcurrentChange for a file of a partition spec that the table did not have when it was planned."""
+        if not {key.spec_id for key in self.by_partition} <= settings.specs_json.keys():
+            raise ConcurrentChange("another writer added files of a new partition spec after the plan")
 
     def noted(self, file: ClusterFile, use: Use = UPSERT) -> FileFact:
         """Return a file with the delete files that apply to it. Raises UnsupportedTable for one that is unreadable."""
