@@ -28,8 +28,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import mmh3
-import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 LITERAL_KEYS = 1_000
@@ -71,7 +70,9 @@ def with_task(df: DataFrame, key: Column, assignment: TaskAssignment, *, literal
     if len(whole) <= literal_keys:
         known = [_looked_up(key, whole, "int")] if whole else []
     else:
-        df = df.withColumn(_KEY, key).join(F.broadcast(_frame(df.sparkSession, whole)), _KEY, "left")
+        # a list, because Spark before 4.0 takes no Arrow table
+        owners = df.sparkSession.createDataFrame(list(whole.items()), f"{_KEY} long, {_OWNER} int", verifySchema=False)
+        df = df.withColumn(_KEY, key).join(F.broadcast(owners), _KEY, "left")
         key, known = F.col(_KEY), [F.col(_OWNER)]
     # The expression names the key several times, at no cost per row.
     task = F.coalesce(*known, *_divided(key, assignment), _other(key, assignment))
@@ -88,14 +89,6 @@ def _looked_up(key: Column, values: Mapping[int, object], kind: str) -> Column:
     # Keys stay strings, because Spark refuses to cast the keys of a map without ANSI mode.
     table = F.from_json(F.lit(text), f"array<map<string,{kind}>>")
     return F.get(table, F.pmod(key, F.lit(count)).cast("int"))[key.cast("string")]
-
-
-def _frame(spark: SparkSession, whole: Mapping[int, int]) -> DataFrame:
-    if hasattr(DataFrame, "toArrow"):
-        owners = pa.table([pa.array(whole, pa.int64()), pa.array(whole.values(), pa.int32())], names=[_KEY, _OWNER])
-        return spark.createDataFrame(owners)
-    # Spark before 4.0 cannot create a DataFrame from Arrow.
-    return spark.createDataFrame(list(whole.items()), f"{_KEY} long, {_OWNER} int", verifySchema=False)
 
 
 def _divided(key: Column, assignment: TaskAssignment) -> list[Column]:
@@ -136,11 +129,9 @@ def _run(choices: TaskShares, per_part: int) -> list[int]:
 def to_tasks(df: DataFrame, tasks: int) -> DataFrame:
     """Return the rows in `tasks` Spark tasks, exactly as their column `TASK` requires, without that column.
 
-    `repartitionById` is exact since Spark 4.1. Before, rows are hashed by numbers that Spark's own hash sends to the
-    wanted tasks. Both fix the number of tasks, which adaptive execution then leaves unchanged.
+    Rows are hashed by numbers that Spark's own hash sends to the wanted tasks (`repartitionById` came with Spark 4.1).
+    The number of tasks is fixed, so that adaptive execution leaves it unchanged.
     """
-    if hasattr(df, "repartitionById"):
-        return df.repartitionById(tasks, F.col(TASK)).drop(TASK)
     keys = F.array(*(F.lit(key) for key in chosen_keys(tasks)))
     return df.withColumn(TASK, keys[F.col(TASK)]).repartition(tasks, F.col(TASK)).drop(TASK)
 

@@ -175,13 +175,8 @@ def _tasks(df: DataFrame) -> dict[int, int]:
     return {row["id"]: row["task"] for row in df.select("id", F.spark_partition_id().alias("task")).collect()}
 
 
-@pytest.mark.parametrize("by_id", [True, False])
-def test_placement_is_exact(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, by_id: bool) -> None:
-    """Each row is in the task that was asked for, by `repartitionById` and, before Spark 4.1, by chosen keys."""
-    if not by_id:
-        monkeypatch.delattr(type(spark.range(1)), "repartitionById", raising=False)
-        monkeypatch.delattr(DataFrame, "repartitionById", raising=False)
-        assert not hasattr(spark.range(1), "repartitionById")
+def test_placement_is_exact(spark: SparkSession) -> None:
+    """Each row is in the task that was asked for."""
     batch = spark.range(200).withColumn("wanted", (F.col("id") * 7 % 5).cast("int"))
     placed = task_column.to_tasks(batch.withColumn(task_column.TASK, F.col("wanted")), 5)
     assert placed.columns == ["id", "wanted"]
