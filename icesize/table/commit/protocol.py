@@ -22,7 +22,7 @@ from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.planning.files import Head, PartitionKey
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.records.ledger import Carried, LedgerEntry
+from icesize.table.records.ledger import LedgerEntry
 from icesize.table.records.summary import CommitKind
 
 OUTDATED = "schema or partition spec changed while the merge ran"
@@ -161,11 +161,6 @@ class StepDone:
     facts: Mapping[str, str] = field(default_factory=dict)
     metadata_bytes: int = 0
     sequence_number: int = 0
-
-    @property
-    def carried(self) -> Carried | None:
-        """The snapshot, as the ledger names it."""
-        return None if self.snapshot_id is None else (self.snapshot_id, self.sequence_number)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ from icesize.table.commit.protocol import (
 from icesize.table.commit.snapshot_builder import SnapshotBuilder, remove
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records import recent_commits
+from icesize.table.records.ledger import UNKNOWN
 from icesize.table.records.recent_commits import with_commit
 from icesize.table.records.summary import KIND, LEDGER, RUN_ID
 from icesize.table.state.streams import noted
@@ -109,8 +110,8 @@ class PyIcebergCommitter:
                     done.append(each)
         entry, every = request.ledger, tuple(builders.values())
         if entry and done:
-            carried = next((each.carried for each in done if each.step.ref is None), None)
-            entry = noted(loaded.table.metadata, loaded.ref, entry, carried)
+            snapshots = ((each.snapshot_id or 0, each.sequence_number) for each in done if each.step.ref is None)
+            entry = noted(loaded.table.metadata, loaded.ref, entry, next(snapshots, UNKNOWN))
             every[0].updates.append(SetPropertiesUpdate(updates={entry.key: entry.to_json()}))
         if done and loaded.hides_history:
             ids = [each.snapshot_id for each in done if each.snapshot_id is not None]

@@ -35,6 +35,8 @@ MOST_EARLIER = 30
 
 Carried = tuple[int, int]
 """The snapshot that carried a batch: its id and its sequence number, 0 in format v1."""
+UNKNOWN: Carried = (0, 0)
+"""In entries of earlier releases. Such a batch counts on `main`."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class LedgerEntry:
         batch_id: The number of the newest committed batch.
         retired: Short hashes of queries that wrote the stream before, newest last.
         branch: The branch that the batch was committed to.
-        carried: The snapshot that carried the batch; None in entries of earlier releases.
+        carried: The snapshot that carried the batch.
         earlier: Earlier batches of the query on this branch, newest last: number, snapshot, sequence number.
     """
 
@@ -56,7 +58,7 @@ class LedgerEntry:
     batch_id: int
     retired: tuple[str, ...] = ()
     branch: str = MAIN
-    carried: Carried | None = None
+    carried: Carried = UNKNOWN
     earlier: tuple[tuple[int, int, int], ...] = ()
 
     KEYS: ClassVar[Mapping[str, str | None]] = {"carried": None, "earlier": None}
@@ -76,7 +78,7 @@ class LedgerEntry:
         retired = {"retired": self.retired} if self.retired else {}
         facts = {"version": VERSION, "stream-id": self.stream_id, "query-id": self.query_id, "batch-id": self.batch_id}
         where = {} if self.branch == MAIN else {"branch": self.branch}
-        carried = {"snapshot": self.carried} if self.carried else {}
+        carried = {} if self.carried == UNKNOWN else {"snapshot": self.carried}
         earlier = {"earlier": self.earlier} if self.earlier else {}
         return json.dumps({**facts, **where, **carried, **earlier, **retired})
 
@@ -97,8 +99,8 @@ class LedgerEntry:
             return self
         if last.query_id != self.query_id:
             return replace(self, retired=(*last.retired, stream_hash(last.query_id))[-MOST_RETIRED:])
-        newest = ((last.batch_id, *last.carried),) if last.carried else ()
-        return replace(self, retired=last.retired, earlier=(*last.earlier, *newest)[-MOST_EARLIER:])
+        newest = last.batch_id, *last.carried
+        return replace(self, retired=last.retired, earlier=(*last.earlier, newest)[-MOST_EARLIER:])
 
 
 def check_names(stream_id: object, batch_id: object) -> None:
@@ -123,10 +125,9 @@ def parse(value: str) -> LedgerEntry:
             raise ValueError(f"version {data['version']}")
         retired = tuple(map(str, data.get("retired", ())))
         names = str(data["stream-id"]), str(data["query-id"]), int(data["batch-id"])
-        carried = data.get("snapshot")
+        snapshot, number = map(int, data.get("snapshot", UNKNOWN))
         earlier = tuple((int(b), int(s), int(n)) for b, s, n in data.get("earlier", ()))
-        where = str(data.get("branch", MAIN)), None if carried is None else (int(carried[0]), int(carried[1]))
-        return LedgerEntry(*names, retired, *where, earlier)
+        return LedgerEntry(*names, retired, str(data.get("branch", MAIN)), (snapshot, number), earlier)
     except (ValueError, KeyError, IndexError, TypeError) as error:
         raise BatchError(
             f"Cannot read the ledger entry {value!r}: {error}; a newer icesize may have written it, "

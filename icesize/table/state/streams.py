@@ -47,7 +47,7 @@ def is_committed(metadata: TableMetadata, branch: str, entry: LedgerEntry, accep
     return False
 
 
-def noted(metadata: TableMetadata, branch: str, entry: LedgerEntry, carried: Carried | None) -> LedgerEntry:
+def noted(metadata: TableMetadata, branch: str, entry: LedgerEntry, carried: Carried) -> LedgerEntry:
     """Return the entry to store with a batch that a snapshot carries to a branch."""
     new = LedgerEntry(entry.stream_id, entry.query_id, entry.batch_id, branch=branch, carried=carried)
     streams = _Streams(metadata, branch, entry.stream_id)
@@ -69,7 +69,7 @@ class _Streams:
         """The newest batch that counts on the branch; None without one."""
         own, shown = self.own, self._shown
         if own is not None and own.branch == MAIN:
-            is_older = shown is not None and shown.branch != MAIN and _number(shown) >= _number(own)
+            is_older = shown is not None and shown.branch != MAIN and shown.carried[1] >= own.carried[1]
             return shown if is_older else own
         if shown is not None or own is None:
             return shown
@@ -99,7 +99,7 @@ class _Streams:
     @cached_property
     def _shown(self) -> LedgerEntry | None:
         """The newest batch that the known history of the branch has."""
-        carried = {each.carried[0]: each for each in self._batches if each.carried}
+        carried = {each.carried[0]: each for each in self._batches}
         return next((carried[number] for number in self._line() if number in carried), None) if carried else None
 
     def _line(self) -> Iterator[int]:
@@ -116,14 +116,8 @@ class _Streams:
 
     def _is_out(self, batch: LedgerEntry) -> bool:
         """Return True if the branch certainly lacks the snapshot that carried a batch."""
-        if batch.carried is None:
-            return False
         number, sequence_number = batch.carried
         line, oldest = self._known
         known = self._metadata.snapshot_by_id(number)
         age = age_of(known) if known else (sequence_number, 0)
         return number not in line and age > oldest
-
-
-def _number(batch: LedgerEntry) -> int:
-    return batch.carried[1] if batch.carried else 0

@@ -125,7 +125,7 @@ def test_entries_of_before_can_be_read() -> None:
     """Nothing has retired as long as nobody took over, and then the property is as earlier releases write it."""
     old = '{"version": 1, "stream-id": "clicks", "query-id": "q1", "batch-id": 7}'
     assert parse(old) == LAST
-    assert LAST.after(parse(old)).to_json() == old
+    assert LAST.to_json() == old
     later = parse(LedgerEntry("clicks", "q2", 0).after(parse(old)).to_json())
     assert later == LedgerEntry("clicks", "q2", 0, (stream_hash("q1"),))
     assert later.alone == LedgerEntry("clicks", "q2", 0)
