@@ -115,18 +115,11 @@ def _names_now(metadata: TableMetadata, names: tuple[str, ...], table: str) -> t
 
 
 def _remembered_ids(metadata: TableMetadata) -> tuple[int, ...] | None:
-    """Return the field ids of the stored names at the time they were stored; None if they are unknown."""
+    """Return the field ids of the stored names at the time they were stored; None if someone else stored the names."""
     names = _split(metadata.properties.get(BY_PROPERTY, ""))
     pairs = [pair.partition(":") for pair in _split(metadata.properties.get(FIELD_IDS_PROPERTY, ""))]
-    if tuple(name for _, _, name in pairs) == names and all(number.isdecimal() for number, _, _ in pairs):
-        return tuple(int(number) for number, _, _ in pairs)
-    # older versions stored no ids, but a sort also set the table's sort order, which has them
-    order = metadata.sort_order()
-    ids = tuple(field.source_id for field in order.fields)
-    if _stored_strategy(metadata.properties) != SORT or order.fields != _ascending(ids):
-        return None
-    tops = ({field.name: field.field_id for field in schema.fields} for schema in metadata.schemas)
-    return ids if any(ids == tuple(top.get(name) for name in names) for top in tops) else None
+    are_known = tuple(name for _, _, name in pairs) == names and all(number.isdecimal() for number, _, _ in pairs)
+    return tuple(int(number) for number, _, _ in pairs) if are_known else None
 
 
 def off_because(error: Exception) -> str | None:

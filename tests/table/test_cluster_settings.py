@@ -404,7 +404,7 @@ def test_a_sort_order_of_somebody_else_stays_beside_a_curve(
 
 def test_a_table_that_was_created_with_a_sort_order_can_lose_it(lake: SqlCatalog) -> None:
     """Such a table has no unsorted order, which is added then; the properties say whose the order is."""
-    properties = {"icesize.cluster.by": "kind"}
+    properties = {"icesize.cluster.by": "kind", "icesize.cluster.field-ids": "2:kind"}
     lake.create_table("db.t", SCHEMA, sort_order=SortOrder(ascending(2)), properties=properties)
     curve = by_of("zorder", "id", "ts")
     assert outcome(keep(lake, curve)) == (True, (KEEP_COLUMNS.format("kind"),))
@@ -561,11 +561,6 @@ def test_an_unknown_outcome_says_where_to_look(mini: MiniRest) -> None:
     assert properties_of(catalog) == {}
 
 
-def stored_by_an_older_version(lake: SqlCatalog) -> None:
-    """What it has not known of is not there."""
-    lake.load_table("db.t").transaction().remove_properties("icesize.cluster.field-ids").commit_transaction()
-
-
 def wanted(lake: SqlCatalog) -> ClusterBy | None:
     """The layout that the table itself says."""
     return resolve(lake.load_table("db.t").metadata, SizePolicy(target_file_size_bytes=2**29), table="lake.db.t")
@@ -586,16 +581,6 @@ def test_a_renamed_column_is_the_same_column(lake: SqlCatalog, strategy: str) ->
     assert outcome(keep(lake, renamed)) == (True, ())
     assert (properties_of(lake)["by"], properties_of(lake)["field-ids"]) == ("number,ts", "1:number,3:ts")
     assert wanted(lake) == renamed
-
-
-def test_names_alone_are_those_of_the_sort_order(lake: SqlCatalog) -> None:
-    """An older version has stored no ids; its sort has left them in the table's sort order."""
-    make_table(lake, {})
-    keep(lake, by_of("sort", "id", "ts"))
-    stored_by_an_older_version(lake)
-    lake.load_table("db.t").update_schema().rename_column("id", "number").commit()
-    lake.load_table("db.t").update_schema().add_column("id", LongType()).commit()
-    assert wanted(lake) == ClusterBy(("number", "ts"), (1, 3), "sort", 2**35)
 
 
 def test_a_sort_order_of_others_says_nothing_of_names_set_by_hand(lake: SqlCatalog) -> None:
