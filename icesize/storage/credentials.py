@@ -10,7 +10,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from icesize.redaction import remember_secrets
-from icesize.storage.store_settings import StoreSettings, settings_here
+from icesize.storage.store_settings import StoreSettings, store_settings
 
 LOG = logging.getLogger("icesize")
 
@@ -53,9 +53,9 @@ def renew_by(location: str, properties: Mapping[str, Any], reload: Callable[[], 
     def renew() -> StoreSettings | str:
         newest = reload()
         remember_secrets(newest)
-        return settings_here(location, newest)
+        return store_settings(location, newest)
 
-    settings = settings_here(location, properties) if any("expires-at" in key for key in properties) else ""
+    settings = store_settings(location, properties) if any("expires-at" in key for key in properties) else ""
     if isinstance(settings, StoreSettings) and settings.expires_ms:
         _renewals[_Values.of(settings)] = renew
         for old in [*_renewals][:-_MOST_RENEWALS]:

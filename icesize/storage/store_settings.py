@@ -72,16 +72,11 @@ class StoreSettings:
         return f"StoreSettings({self.kind}, {self.container})"
 
 
-def store_settings(
-    location: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path
-) -> StoreSettings | str:
+def store_settings(location: str, properties: Mapping[str, str]) -> StoreSettings | str:
     """Return the settings of the store of a location, or the reason why only PyIceberg's FileIO can reach it.
 
-    Args:
-        location: Any location in the store.
-        properties: Those of the table's FileIO.
-        environ: The variables of the process, which can hold credentials for S3.
-        home: The directory of the user, which can hold profiles for S3.
+    `properties` are those of the table's FileIO. The variables of the process can hold credentials for S3, and the
+    user's directory profiles.
     """
     scheme, authority, _ = split(location)
     if "py-io-impl" in properties:
@@ -90,7 +85,7 @@ def store_settings(
     if build is None or not authority:
         return f"the scheme '{scheme}' has no client"
     try:
-        config, container = build(authority, properties, environ, home)
+        config, container = build(authority, properties)
     except _UnmappedError as unmapped:
         return str(unmapped)
     client: Config = {"connect_timeout": CONNECT_SECONDS, "read_timeout": STALL_SECONDS, "timeout": REQUEST_SECONDS}
@@ -101,11 +96,6 @@ def store_settings(
     expires = str(properties.get(f"{key}.{authority.rpartition('@')[2]}", properties.get(key)))
     expires_ms = int(expires) if expires.isdecimal() else None
     return StoreSettings(scheme, container, tuple(sorted(config.items())), pairs, expires_ms)
-
-
-def settings_here(location: str, properties: Mapping[str, str]) -> StoreSettings | str:
-    """Return `store_settings` with the variables and the profiles of this process."""
-    return store_settings(location, properties, os.environ, Path.home())
 
 
 class _UnmappedError(Exception):
@@ -123,7 +113,7 @@ def _mapped(properties: Mapping[str, str], names: Mapping[str, str], prefixes: t
     return config
 
 
-def _s3(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:
+def _s3(bucket: str, properties: Mapping[str, str]) -> tuple[Config, str]:
     config = _mapped(properties, S3, ("s3.", "client."))
     if properties.get("s3.remote-signing-enabled", "false").lower() == "true":
         raise _UnmappedError("the catalog signs the requests ('s3.remote-signing-enabled')")
@@ -136,7 +126,7 @@ def _s3(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], 
                 raise _UnmappedError(f"'{config[name]}' is no number of seconds")
             config[name] = f"{round(float(config[name]) * 1000)}ms"
     if "access_key_id" not in config and not config.get("skip_signature"):
-        _check_credentials(environ, home)
+        _check_credentials()
     endpoint = config.get("endpoint")
     if endpoint is None and ("region" not in config or properties.get("s3.resolve-region", "").lower() == "true"):
         config |= {"region": found} if (found := _region_of(bucket)) else {}
@@ -148,13 +138,13 @@ def _s3(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], 
     return config, bucket
 
 
-def _check_credentials(environ: Mapping[str, str], home: Path) -> None:
+def _check_credentials() -> None:
     """Raise unless the client finds the same credentials as PyArrow: it has no profiles."""
     own = ("AWS_ACCESS_KEY_ID", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
            "AWS_CONTAINER_CREDENTIALS_FULL_URI")  # fmt: skip
     profiles = ("AWS_PROFILE", "AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE")
-    has_profile = any(environ.get(name) for name in profiles) or (home / ".aws").exists()
-    if has_profile and not any(environ.get(name) for name in own):
+    has_profile = any(os.environ.get(name) for name in profiles) or (Path.home() / ".aws").exists()
+    if has_profile and not any(os.environ.get(name) for name in own):
         raise _UnmappedError("its credentials come from a profile")
 
 
@@ -169,7 +159,7 @@ def _region_of(bucket: str) -> str | None:
         return None
 
 
-def _gs(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:
+def _gs(bucket: str, properties: Mapping[str, str]) -> tuple[Config, str]:
     config = _mapped(properties, GCS, ("gcs.",))
     host = urlsplit(str(config.get("base_url", ""))).hostname or GOOGLE
     if not f".{host}".endswith(f".{GOOGLE}"):
@@ -177,7 +167,7 @@ def _gs(bucket: str, properties: Mapping[str, str], environ: Mapping[str, str], 
     return config, bucket
 
 
-def _azure(authority: str, properties: Mapping[str, str], environ: Mapping[str, str], home: Path) -> tuple[Config, str]:
+def _azure(authority: str, properties: Mapping[str, str]) -> tuple[Config, str]:
     container, at, host = authority.partition("@")
     account = host.partition(".")[0] if at else properties.get("adls.account-name", "")
     # the properties of one of several accounts end with its host

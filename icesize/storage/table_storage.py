@@ -24,7 +24,7 @@ from icesize.storage.kept_files import KeptFiles, never_changes
 from icesize.storage.local_store import LocalStore
 from icesize.storage.locations import split
 from icesize.storage.object_store import ObjectStore, Upload, has_plain_key
-from icesize.storage.store_settings import StoreSettings, settings_here
+from icesize.storage.store_settings import StoreSettings, store_settings
 from icesize.storage.stores import Listed, OtherObjectError, Store
 
 LOG = logging.getLogger("icesize")
@@ -116,7 +116,7 @@ class Storage(FileIO):
         if place not in self._clients:
             found: StoreSettings | str = f"its FileIO is {type(self.file_io).__name__}"
             if self._chosen in (None, _DEFAULT_IO.get(place[0], PyArrowFileIO)):
-                found = settings_here(location, self.properties)
+                found = store_settings(location, self.properties)
             self._clients[place] = found if isinstance(found, str) else ObjectStore(found)
         return self._clients[place]
 

@@ -12,7 +12,7 @@ import pytest
 
 from icesize.storage.credentials import renew_by
 from icesize.storage.object_store import ObjectStore
-from icesize.storage.store_settings import StoreSettings, settings_here
+from icesize.storage.store_settings import StoreSettings, store_settings
 
 LATER_MS = 4_102_444_800_000
 AZURE = "abfss://c@a.dfs.core.windows.net/t/x"
@@ -61,7 +61,7 @@ def vended(kind: str, address: str, token: str, expires_ms: int) -> tuple[str, d
 
 def ask(location: str, properties: Mapping[str, str]) -> None:
     """Read an object that does not exist."""
-    settings = settings_here(location, properties)
+    settings = store_settings(location, properties)
     assert isinstance(settings, StoreSettings), settings
     with suppress(FileNotFoundError):
         ObjectStore(settings).read(location)
@@ -107,7 +107,10 @@ def test_credentials_stay_without_newer_ones(requests: list[str], kind: str, cap
 def test_tokens_of_google_expire() -> None:
     """Their time is read as well; a value that is no number is none."""
     location, given = "gs://b/t", {"gcs.oauth2.token": "t", "gcs.oauth2.token-expires-at": str(LATER_MS)}
-    found, other = settings_here(location, given), settings_here(location, {**given, "gcs.oauth2.token-expires-at": ""})
+    found, other = (
+        store_settings(location, given),
+        store_settings(location, {**given, "gcs.oauth2.token-expires-at": ""}),
+    )
     assert isinstance(found, StoreSettings)
     assert isinstance(other, StoreSettings)
     assert (found.expires_ms, other.expires_ms) == (LATER_MS, None)

@@ -42,6 +42,14 @@ from tests.support.tables import arrow, make_table
 UNIQUE = "00000-01234567-89ab-cdef-0123-456789abcdef.metadata.json"
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user without profiles, and no variables with credentials."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+
+
 @pytest.fixture
 def io(endpoint: str) -> FileIO:
     """PyIceberg's FileIO with keys for the server, and nothing that the client lacks."""
@@ -287,9 +295,9 @@ AZURE = {"adls.account-key": "key"}
          {"endpoint": "http://127.0.0.1:1/a"}),
     ],
 )  # fmt: skip
-def test_properties_are_mapped(tmp_path: Path, location: str, given: dict[str, str], config: dict[str, object]) -> None:
+def test_properties_are_mapped(location: str, given: dict[str, str], config: dict[str, object]) -> None:
     """Each property of PyIceberg that the client has, with the preference that PyIceberg gives to it."""
-    found = store_settings(location, given, {}, tmp_path)
+    found = store_settings(location, given)
     assert not isinstance(found, str)
     assert dict(found.config).items() >= config.items()
     assert (found.container, "k" in repr(found)) == (location.split("/")[2].partition("@")[0], False)
@@ -304,11 +312,11 @@ def test_properties_are_mapped(tmp_path: Path, location: str, given: dict[str, s
     ],
     ids=["s3", "gcs", "azure"],
 )
-def test_each_property_is_mapped(tmp_path: Path, location: str, names: dict[str, str], given: dict[str, str]) -> None:
+def test_each_property_is_mapped(location: str, names: dict[str, str], given: dict[str, str]) -> None:
     """Each line of the table in docs/catalogs.md: the setting gets a value, and a note stands for no setting."""
     values = {"gcs.service.host": "https://a.googleapis.com", "adls.account-name": "a"}
     for key, name in names.items():
-        found = store_settings(location, {**given, key: values.get(key, "1")}, {}, tmp_path)
+        found = store_settings(location, {**given, key: values.get(key, "1")})
         assert not isinstance(found, str), key
         settings = dict(found.config) | dict(found.client)
         assert name.startswith("(") or name in settings, key
@@ -324,10 +332,10 @@ def test_azure_needs_no_location() -> None:
     assert Storage({}).why_through_file_io(location) == "its credentials come from the machine"
 
 
-def test_times_and_proxies_are_mapped(tmp_path: Path) -> None:
+def test_times_and_proxies_are_mapped() -> None:
     """PyIceberg's are numbers of seconds; without them, a request may take ten minutes, and stall for one."""
     given = {**S3, "s3.connect-timeout": "1.5", "s3.request-timeout": "7", "s3.proxy-uri": "http://p:1"}
-    found = store_settings("s3://b/t", given, {}, tmp_path)
+    found = store_settings("s3://b/t", given)
     assert not isinstance(found, str)
     wanted = {"connect_timeout": "1500ms", "read_timeout": "7000ms", "timeout": "600s", "proxy_url": "http://p:1"}
     assert dict(found.client) == {**wanted, "allow_http": False}
@@ -351,21 +359,22 @@ def test_times_and_proxies_are_mapped(tmp_path: Path) -> None:
         ("hdfs://n:1/t", {}, "the scheme 'hdfs' has no client"),
     ],
 )  # fmt: skip
-def test_other_settings_need_the_file_io(tmp_path: Path, location: str, given: dict[str, str], why: str) -> None:
+def test_other_settings_need_the_file_io(location: str, given: dict[str, str], why: str) -> None:
     """Nothing is left out silently: a property without a counterpart is named."""
-    found = store_settings(location, given, {}, tmp_path)
+    found = store_settings(location, given)
     assert isinstance(found, str)
     assert why in found
 
 
-def test_credentials_of_the_environment(tmp_path: Path) -> None:
+def test_credentials_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Variables are the client's own way, too; profiles are not."""
     region = {"s3.region": "x"}
-    assert not isinstance(store_settings("s3://b/t", region, {}, tmp_path), str)
+    assert not isinstance(store_settings("s3://b/t", region), str)
     (tmp_path / ".aws").mkdir()
-    assert store_settings("s3://b/t", region, {}, tmp_path) == "its credentials come from a profile"
-    assert not isinstance(store_settings("s3://b/t", region, {"AWS_ACCESS_KEY_ID": "k"}, tmp_path), str)
-    assert not isinstance(store_settings("s3://b/t", S3, {}, tmp_path), str)
+    assert store_settings("s3://b/t", region) == "its credentials come from a profile"
+    assert not isinstance(store_settings("s3://b/t", S3), str)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    assert not isinstance(store_settings("s3://b/t", region), str)
 
 
 def test_a_file_io_of_another_make_stays(endpoint: str) -> None:

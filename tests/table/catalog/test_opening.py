@@ -24,7 +24,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from icesize.errors import TableError, TableNotFound, UnsupportedTable
 from icesize.storage.credentials import Credentials
-from icesize.storage.store_settings import StoreSettings, settings_here
+from icesize.storage.store_settings import StoreSettings, store_settings
 from icesize.table.catalog import opening
 from tests.support.rest_faults import Fault
 from tests.support.rest_server import MiniRest
@@ -379,7 +379,7 @@ def test_vended_credentials_are_renewed(mini: MiniRest) -> None:
         return json.dumps({**answer, "config": {**keys, **vended}}).encode()
 
     mini.load = load  # type: ignore[method-assign]
-    settings = settings_here(location, opening.load_table(catalog, ("db", "t")).io.properties)
+    settings = store_settings(location, opening.load_table(catalog, ("db", "t")).io.properties)
     assert isinstance(settings, StoreSettings)
     assert [Credentials(settings)()["token"] for _ in range(2)] == ["token-2", "token-3"]
 
