@@ -22,7 +22,7 @@ from icesize.storage.store_settings import StoreSettings
 from icesize.storage.stores import Listed
 
 PART_BYTES = 8 * 2**20
-"""Most bytes of an object that one request writes; larger ones are written in such parts."""
+"""Bytes of an object from which on it is written in such parts; one request writes a smaller one."""
 NAMES_AT_ONCE = 1_000
 """Objects that one request lists or deletes: S3's limit."""
 _DELETES_AT_ONCE = {"s3": NAMES_AT_ONCE, "gs": 1}
@@ -91,13 +91,8 @@ class ObjectStore:
         """Return an `Upload`."""
         return Upload(self, location)
 
-    def put(self, location: str, data: bytes | bytearray) -> None:
-        """Write an object by one request."""
-        with store_errors("PutObject", location):
-            obstore.put(self._client, _key(location), data, use_multipart=False)
-
-    def put_parts(self, location: str) -> Any:
-        """Return a stream that writes an object in parts, several at once. Its own errors are the client's."""
+    def writer(self, location: str) -> Any:
+        """Return the client's stream, which writes an object of `PART_BYTES` or more in parts, several at once."""
         return obstore.open_writer(self._client, _key(location), buffer_size=PART_BYTES)
 
     def size(self, location: str) -> int:
@@ -200,17 +195,16 @@ def _listed(location: str, meta: Any) -> Listed:
 
 
 class Upload(io.RawIOBase):
-    """A new object: one request at the end if it has at most `PART_BYTES`, parts as it grows otherwise.
+    """A new object: one request at the end if it is smaller than `PART_BYTES`, parts as it grows otherwise.
 
-    An upload that is not closed leaves no object. Errors of the store are raised by `write` and `close`. A small object
-    is put into `keep` as well.
+    An upload that is not closed leaves no object. Errors of the store are raised by `write` and `close`. With `keep`,
+    its bytes are put there as well.
     """
 
     def __init__(self, store: ObjectStore, location: str) -> None:
         super().__init__()
-        self._store, self._location = store, location
-        self._begun = bytearray()
-        self._parts: Any = None
+        self._location, self._writer = location, store.writer(location)
+        self._kept = bytearray()
         self._written = 0
         self.keep: KeptFiles | None = None
 
@@ -224,26 +218,18 @@ class Upload(io.RawIOBase):
         return self._written
 
     def write(self, data: Any) -> int:
-        """Take bytes; requests begin once there are more than `PART_BYTES`."""
+        """Take bytes; requests begin once there are `PART_BYTES`."""
         view = memoryview(data).cast("B")
-        if self._parts is None and self._written + len(view) > PART_BYTES:
-            self._parts = self._store.put_parts(self._location)
-            self._send(self._begun)
-            self._begun = bytearray()
-        if self._parts is None:
-            self._begun += view
-        else:
-            self._send(view)
-        self._written += len(view)
-        return len(view)
-
-    def _send(self, data: Any) -> None:
         try:
             with store_errors("PutObject", self._location):
-                self._parts.write(bytes(data))
+                self._writer.write(bytes(view))
         except BaseException:
             self.abandon()
             raise
+        if self.keep is not None:
+            self._kept += view
+        self._written += len(view)
+        return len(view)
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         if kind is not None:
@@ -255,23 +241,18 @@ class Upload(io.RawIOBase):
         if self.closed:
             return
         try:
-            if self._parts is None:
-                self._store.put(self._location, self._begun)
-                if self.keep:
-                    self.keep.put(self._location, bytes(self._begun))
-            else:
-                with store_errors("PutObject", self._location):
-                    self._parts.close()
+            with store_errors("PutObject", self._location):
+                self._writer.close()
+            if self.keep is not None:
+                self.keep.put(self._location, bytes(self._kept))
         finally:
             super().close()
 
     def abandon(self) -> None:
         """Close the stream without an object. If parts cannot be removed, they stay as an unfinished upload."""
-        parts, self._begun, self._parts = self._parts, bytearray(), None
         super().close()
         with suppress(Exception):
-            if parts is not None:
-                parts.__exit__(OSError, None, None)  # aborts the upload
+            self._writer.__exit__(OSError, None, None)  # aborts the upload
 
 
 class RangedStream(io.RawIOBase):
