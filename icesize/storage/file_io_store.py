@@ -5,7 +5,7 @@ A FileIO opens and deletes files, but cannot list or copy them, so those verbs u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, cast
@@ -16,18 +16,10 @@ from pyiceberg.io import FileIO, InputFile
 from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from icesize.concurrency import concurrently
 from icesize.errors import TableError, UnsupportedTable, is_from_outside
 from icesize.storage.stores import Listed, delete_each
 from icesize.units import time_of
 
-LISTERS = 4
-"""Directories that are listed at the same time."""
-MOST_SPREAD = 1_000
-"""Most entries of a directory whose subdirectories are listed one by one: those of one request.
-
-A table of 365,000 partitions has as many directories, and listing each of them would take far longer.
-"""
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated")  # of local, S3, Azure and Google Cloud filesystems
 
 
@@ -97,11 +89,7 @@ class FileIOStore:
         self._io.delete(location)
 
     def list(self, folder: str) -> Iterator[Listed]:
-        """Yield everything below a folder.
-
-        Directories are listed at the same time, each with everything below it: the direct ones, and those in a direct
-        one that has few. A store answers a thousand names per request, one request after another.
-        """
+        """Yield everything below a folder."""
         raise self._unknown(folder)
 
     def _unknown(self, location: str) -> UnsupportedTable:
@@ -188,16 +176,7 @@ def _as_os_error() -> Iterator[None]:
 
 
 def _list_arrow(folder: str, filesystem: FileSystem, path: str) -> Iterator[Listed]:
-    def infos(place: str, everything: bool) -> list[Any]:
-        selector = FileSelector(place, allow_not_found=place != path, recursive=everything)
-        return list(filesystem.get_file_info(selector))
-
-    def folder_of(info: Any) -> str | None:
-        return info.path if info.type == FileType.Directory else None
-
-    # PyArrow's Google Cloud Storage shows no folder without an object of its own
-    found = infos(path, True) if filesystem.type_name == "gcs" else _spread(infos, path, folder_of)
-    for info in found:
+    for info in filesystem.get_file_info(FileSelector(path, recursive=True)):
         if info.type == FileType.File:
             yield Listed(_below(folder, path, info.path), info.size, _arrow_ms(info))
 
@@ -205,41 +184,13 @@ def _list_arrow(folder: str, filesystem: FileSystem, path: str) -> Iterator[List
 def _list_fsspec(folder: str, filesystem: Any) -> Iterator[Listed]:
     path = filesystem._strip_protocol(folder).rstrip("/")
     filesystem.invalidate_cache()
-
-    def infos(place: str, everything: bool) -> list[Any]:
-        found = filesystem.find(place, detail=True).values() if everything else filesystem.ls(place, detail=True)
-        # not an empty object that represents the directory itself
-        return [info for info in found if info["name"].rstrip("/") != place or info["type"] == "directory"]
-
-    for info in _spread(infos, path, lambda info: info["name"].rstrip("/") if info["type"] == "directory" else None):
-        if info["type"] == "file" and not info["name"].endswith("/"):
+    found = filesystem.find(path, detail=True)
+    if not found:
+        filesystem.info(path)  # raises FileNotFoundError: `find` has no error for a folder that does not exist
+    for info in found.values():
+        # not an empty object that stands for a folder
+        if info["type"] == "file" and not info["name"].endswith("/") and info["name"] != path:
             yield Listed(_below(folder, path, info["name"]), info["size"], _fsspec_ms(info))
-
-
-def _spread(
-    infos: Callable[[str, bool], list[Any]], path: str, folder_of: Callable[[Any], str | None]
-) -> Iterator[Any]:
-    """Yield everything below a path. `infos` lists a directory: what is directly in it, or everything below it.
-
-    A directory that contains itself has keys with `//`, which only a listing of everything below it shows once each.
-    """
-    whole, tops = list[str](), infos(path, False)
-    if path in map(folder_of, tops):
-        whole, tops = [path], []
-    for top in tops:
-        place = folder_of(top)
-        if place is None:
-            yield top
-            continue
-        below = infos(place, False)
-        inner = [folder for info in below if (folder := folder_of(info)) is not None]
-        if len(below) > MOST_SPREAD or place in inner:
-            whole.append(place)
-        else:
-            yield from (info for info in below if folder_of(info) is None)
-            whole += inner
-    for found in concurrently(lambda place: infos(place, True), whole, LISTERS, LISTERS):
-        yield from found
 
 
 def _below(folder: str, path: str, found: str) -> str:
