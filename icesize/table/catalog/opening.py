@@ -101,14 +101,17 @@ def _kind(name: str, spark: Mapping[str, str]) -> str:
     implementation = spark.get("catalog-impl", "")
     kind = spark.get("type") or _IMPLEMENTATIONS.get(implementation, implementation) or "hive"
     if kind in _REFUSED:
-        raise UnsupportedTable(f"Cannot open catalog '{name}': its type is '{kind}'; {_REFUSED[kind]}", catalog=name)
+        raise _unsupported_catalog(name, f"its type is '{kind}'; {_REFUSED[kind]}")
     if kind not in _TYPES:
-        raise UnsupportedTable(
-            f"Cannot open catalog '{name}': icesize does not support the type '{kind}'; pass a PyIceberg catalog "
-            "object (open(spark, name, catalog=...))",
-            catalog=name,
-        )
+        raise _unsupported_catalog(name, f"icesize does not support the type '{kind}'; pass {_OBJECT}")
     return kind
+
+
+_OBJECT = "a PyIceberg catalog object (open(spark, name, catalog=...))"
+
+
+def _unsupported_catalog(name: str, why: str) -> UnsupportedTable:
+    return UnsupportedTable(f"Cannot open catalog '{name}': {why}", catalog=name)
 
 
 def _auth(name: str, properties: dict[str, str]) -> None:
@@ -117,11 +120,7 @@ def _auth(name: str, properties: dict[str, str]) -> None:
     if kind == "sigv4":
         properties["rest.sigv4-enabled"] = "true"
     elif kind not in ("oauth2", "none"):
-        raise UnsupportedTable(
-            f"Cannot open catalog '{name}': 'rest.auth.type' is '{kind}'; pass a PyIceberg catalog object made with "
-            "its 'auth' property (open(spark, name, catalog=...))",
-            catalog=name,
-        )
+        raise _unsupported_catalog(name, f"'rest.auth.type' is '{kind}'; pass {_OBJECT} made with its 'auth' property")
 
 
 def _jdbc(name: str, properties: dict[str, str]) -> None:
@@ -167,11 +166,8 @@ def _driver_parameters(name: str, scheme: str, given: Mapping[str, str]) -> Iter
         elif scheme == "postgresql" and key in _OF_LIBPQ:
             yield _OF_LIBPQ[key], value
         elif re.match("ssl" if scheme == "postgresql" else ".*(ssl|tls)", key, re.IGNORECASE) and not is_off:
-            raise UnsupportedTable(
-                f"Cannot open catalog '{name}': icesize cannot translate '{key}' of its JDBC URI for Python's driver; "
-                "pass a PyIceberg catalog object (open(spark, name, catalog=...))",
-                catalog=name,
-            )
+            cannot = f"icesize cannot translate '{key}' of its JDBC URI for Python's driver"
+            raise _unsupported_catalog(name, f"{cannot}; pass {_OBJECT}")
 
 
 def is_configured(name: str) -> bool:
@@ -313,9 +309,7 @@ def load_table(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
         return load_listed(catalog, identifier)
     except OTHER_FORMAT as error:
         name = ".".join((catalog.name, *identifier))
-        raise UnsupportedTable(
-            f"Cannot open '{name}': it is not an Iceberg table ({brief(error)})", table=name
-        ) from error
+        raise _unsupported(name, f"it is not an Iceberg table ({brief(error)})") from error
     except NoSuchTableError as error:
         raise _not_found(catalog, identifier) from error
 
@@ -347,20 +341,22 @@ def load_listed(catalog: Catalog, identifier: tuple[str, ...]) -> Table:
     except Exception as error:  # the errors of PyIceberg's parsers have no common base
         name = ".".join((catalog.name, *identifier))
         if is_hive_4(error):
-            raise UnsupportedTable(f"Cannot open '{name}': {HIVE_4}", table=name) from error
+            raise _unsupported(name, HIVE_4) from error
         for each in (error, error.__cause__, error.__context__):  # some of PyIceberg's parsers wrap it
             if isinstance(each, ValidationError) and (unreadable := _unreadable_metadata(name, each)) is not None:
                 raise unreadable from None  # pydantic prints its input, which may be secret
         if str(error).startswith(("Could not parse", "Cannot deserialize")):  # a type, a default value
-            raise UnsupportedTable(
-                f"Cannot open '{name}': PyIceberg cannot read a column: {error}", table=name
-            ) from error
+            raise _unsupported(name, f"PyIceberg cannot read a column: {error}") from error
         raise
     table.io = Storage.of(table.io)
     if isinstance(catalog, RestCatalog):
         renew_by(table.location(), table.io.properties, lambda: catalog.load_table(identifier).io.properties)
     table.metadata = shared_metadata(table.metadata_location, table.metadata)
     return table
+
+
+def _unsupported(name: str, why: str) -> UnsupportedTable:
+    return UnsupportedTable(f"Cannot open '{name}': {why}", table=name)
 
 
 def _unreadable_metadata(name: str, error: ValidationError) -> TableError | None:
@@ -371,16 +367,13 @@ def _unreadable_metadata(name: str, error: ValidationError) -> TableError | None
     first = error.errors(include_url=False)[0]
     where = ".".join(map(str, first["loc"]))
     if "schemas" in first["loc"]:
-        why = f"PyIceberg cannot read '{where}' in its metadata: {first['msg']}"
-        return UnsupportedTable(f"Cannot open '{name}': {why}", table=name)
+        return _unsupported(name, f"PyIceberg cannot read '{where}' in its metadata: {first['msg']}")
     if error.title != TableMetadataWrapper.__name__:
         return None
     if first["type"] == "json_invalid":
         return TableError(f"Cannot open '{name}': its metadata file is cut off or damaged", table=name)
     if (version := first.get("ctx", {}).get("tag")) is not None:
-        return UnsupportedTable(
-            f"Cannot open '{name}': its format version is {version}; PyIceberg reads versions 1 to 3", table=name
-        )
+        return _unsupported(name, f"its format version is {version}; PyIceberg reads versions 1 to 3")
     return TableError(f"Cannot open '{name}': PyIceberg cannot read '{where}' in its metadata", table=name)
 
 
@@ -449,7 +442,7 @@ def denied(error: Exception, right: str) -> str:
 def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
     name = ".".join((catalog.name, *identifier))
     if is_view(catalog, identifier):
-        return UnsupportedTable(f"Cannot open '{name}': it is a view; name the table under it", table=name)
+        return _unsupported(name, "it is a view; name the table under it")
     if _has_tables(catalog, identifier):
         return TableNotFound(f"Cannot find table '{name}': it is a namespace; '{name}.*' names its tables", table=name)
     try:
@@ -486,11 +479,11 @@ def check_supported(table: Table, spark_conf: Mapping[str, str] | None = None) -
     name = ".".join(table.name())
     if is_hive(table.catalog) and table.properties.get(LOCK_ENABLED, "true").lower() != "true":
         raise UnsupportedTable(f"Cannot work on '{name}': {UNLOCKED}", table=name)
-    for why in _unsupported(table.metadata, spark_conf or {}):
+    for why in _obstacles(table.metadata, spark_conf or {}):
         raise UnsupportedTable(f"Cannot work on '{name}': {why}", table=name)
 
 
-def _unsupported(metadata: TableMetadata, spark_conf: Mapping[str, str]) -> Iterator[str]:
+def _obstacles(metadata: TableMetadata, spark_conf: Mapping[str, str]) -> Iterator[str]:
     if metadata.format_version > 3:
         yield f"its format version is {metadata.format_version}; icesize writes versions 1 to 3"
     if has_wap(metadata) and spark_conf.get(WAP_ID):
