@@ -17,7 +17,7 @@ LOG = logging.getLogger("icesize")
 RENEWED_SECONDS = 300
 """The rest of the life of credentials at which they are renewed: the client requests them again at this time."""
 _BETWEEN_TRIES_SECONDS = 10
-_MOST_RENEWALS = 64
+_MOST_RENEWALS = 512
 NAMES = {
     "access_key_id": "access_key_id", "secret_access_key": "secret_access_key", "session_token": "token",
     "bearer_token": "token", "account_key": "access_key", "sas_key": "sas_token",
@@ -66,12 +66,13 @@ class Credentials:
     """A function from which a client gets its credentials: at first, and then `RENEWED_SECONDS` before they expire."""
 
     def __init__(self, settings: StoreSettings) -> None:
-        self._given = self._newest = _Values.of(settings)
+        self._newest = _Values.of(settings)
+        self._renew = _renewals.get(self._newest)
         self._next_s = 0.0
 
     def __call__(self) -> dict[str, Any]:
         """Return the credentials. If newer ones are missing, the store rejects the old ones some minutes later."""
-        renew, expires, now_s = _renewals.get(self._given), self._newest.expires, time.time()
+        renew, expires, now_s = self._renew, self._newest.expires, time.time()
         if renew and expires and expires.timestamp() < now_s + RENEWED_SECONDS and self._next_s < now_s:
             self._next_s = now_s + _BETWEEN_TRIES_SECONDS
             try:

@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from icesize.storage.credentials import renew_by
+from icesize.storage.credentials import Credentials, renew_by
 from icesize.storage.object_store import ObjectStore
 from icesize.storage.store_settings import StoreSettings, store_settings
 
@@ -83,6 +83,20 @@ def test_credentials_are_renewed_before_they_expire(requests: list[str], kind: s
         ask(location, old)
     assert (len(loads), len(requests)) == (1, 4)
     assert all("later-token" in each and "early-token" not in each for each in requests[1:])
+
+
+def test_a_client_is_renewed_however_many_tables_are_loaded_after_it(requests: list[str]) -> None:
+    """A long merge has its client, while batches and other tables load new credentials of their own."""
+    location, old = vended("s3", requests[0], "early-token", round(time.time() * 1000) + 60_000)
+    _, new = vended("s3", requests[0], "later-token", LATER_MS)
+    renew_by(location, old, lambda: new)
+    settings = store_settings(location, old)
+    assert isinstance(settings, StoreSettings)
+    renewed = Credentials(settings)
+    for number in range(100):
+        _, other = vended("s3", requests[0], f"token-{number}", LATER_MS)
+        renew_by(location, other, lambda: pytest.fail("asked"))
+    assert renewed()["token"] == "later-token"
 
 
 @pytest.mark.parametrize("kind", ["s3", "azure"])
