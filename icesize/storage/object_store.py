@@ -19,7 +19,7 @@ from icesize.storage.kept_files import KeptFiles
 from icesize.storage.locations import split
 from icesize.storage.store_errors import PastEndError, store_errors
 from icesize.storage.store_settings import StoreSettings
-from icesize.storage.stores import Listed
+from icesize.storage.stores import Listed, StoreSettingsError
 
 PART_BYTES = 8 * 2**20
 """Bytes of an object from which on it is written in such parts; one request writes a smaller one."""
@@ -128,14 +128,15 @@ class ObjectStore:
     def delete(self, locations: Sequence[str]) -> dict[str, Exception]:
         """Delete objects by one request, or one by one if some fail: the client does not say which ones.
 
-        If the store does not answer, or rejects requests for now, all have this error, and no more requests are sent.
+        If the store does not answer, rejects requests for now, or rejects the client's settings, all have this error,
+        and no more requests are sent.
         """
         try:
             with store_errors("DeleteObject", locations[0]):
                 obstore.delete(self._client, [_key(location) for location in locations])
             return {}
         except OSError as error:
-            if len(locations) == 1 or _NOT_NOW.search(str(error)):
+            if len(locations) == 1 or isinstance(error, StoreSettingsError) or _NOT_NOW.search(str(error)):
                 return {} if isinstance(error, FileNotFoundError) else dict.fromkeys(locations, error)
         each = concurrently(lambda location: self.delete([location]), locations, requests_at_once())
         return {location: error for failed in each for location, error in failed.items()}

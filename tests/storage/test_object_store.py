@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -34,7 +35,9 @@ from icesize.storage.store_settings import AZURE as AZURE_NAMES
 from icesize.storage.store_settings import GCS as GCS_NAMES
 from icesize.storage.store_settings import S3 as S3_NAMES
 from icesize.storage.store_settings import store_settings
+from icesize.storage.stores import StoreSettingsError
 from icesize.storage.table_storage import STORAGE, Storage
+from icesize.table.storage.ownership import strangers_among
 from tests.support.examples import examples
 from tests.support.object_store import keys
 from tests.support.tables import arrow, make_table
@@ -75,7 +78,6 @@ def test_files_in_s3_go_to_the_client(storage: Storage, bucket: str) -> None:
 @examples(200)
 def test_the_client_keeps_each_plain_key(key: str) -> None:
     """A key that passes the check is what the client reads, and each other one is rejected or changed by it."""
-    import obstore
     from obstore.store import MemoryStore
 
     store = MemoryStore()
@@ -179,6 +181,25 @@ def test_many_objects_are_deleted_by_one_request(storage: Storage, client: Any, 
     client.put_object(Bucket=bucket, Key="t/stays", Body=b"1")
     assert storage.store(names[0]).delete([*names, f"s3://{bucket}/t/gone"]) == {}
     assert keys(client, bucket) == ["t/stays"]
+
+
+def test_a_bucket_that_does_not_exist_is_asked_once(storage: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is one that rejects the credentials: a request for each file would get the same answer."""
+    asked, delete = list[int](), obstore.delete
+    monkeypatch.setattr(obstore, "delete", lambda client, names: asked.append(len(names)) or delete(client, names))
+    names = [f"s3://there-is-none/t/{number}" for number in range(5)]
+    failed = storage.store(names[0]).delete(names)
+    assert (asked, [*failed]) == ([5], names)
+    assert all(isinstance(error, StoreSettingsError) for error in failed.values())
+
+
+def test_the_owner_of_a_metadata_file_needs_its_beginning(storage: Storage, client: Any, bucket: str) -> None:
+    """An expiry looks at each metadata file beside the table's: whole ones would take the place of those it needs."""
+    location = f"s3://{bucket}/t/metadata/{UNIQUE}"
+    text = b'{"format-version": 2, "table-uuid": "A", "snapshots": [' + b" " * 100_000 + b"]}"
+    client.put_object(Bucket=bucket, Key=f"t/metadata/{UNIQUE}", Body=text)
+    assert strangers_among(storage, "b", [location], lambda *_: False) == {"a": [location]}
+    assert storage.kept_files.size(location) is None
 
 
 def test_a_missing_bucket_is_no_missing_file(storage: Storage) -> None:

@@ -17,6 +17,7 @@ from pyiceberg.table import Table
 from icesize.concurrency import concurrently
 from icesize.errors import TableError, UnsupportedTable
 from icesize.storage.locations import is_addressable, is_inside, normalised, split
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.metadata_files import uncompressed
 from icesize.table.storage.listing import list_files
@@ -106,12 +107,11 @@ def _owner(io: FileIO, location: str) -> str | None:
     try:
         if not is_addressable(location):
             raise OSError("its name cannot be opened")
-        with io.new_input(location).open() as stream:
-            head = stream.read(_HEAD_BYTES)
-            match = _UUID.search(uncompressed(head))
-            if match is not None:
-                return match[1].decode()
-            text = uncompressed(head + stream.read())
+        storage = Storage.of(io)
+        # not through `io`, which would read and keep the whole file
+        if match := _UUID.search(uncompressed(storage.range(location, 0, _HEAD_BYTES))):
+            return match[1].decode()
+        text = uncompressed(storage.fetch(location))
         return str(json.loads(text)["table-uuid"])
     except FileNotFoundError:
         return None
