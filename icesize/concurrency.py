@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from itertools import islice
 from typing import TypeVar
@@ -118,25 +118,6 @@ def _results(running: Iterator[Future[B]], waiting: deque[Future[B]]) -> Iterato
         yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
-
-
-class Together:
-    """Calls that run at the same time, in threads that begin with the first call. `wait` ends with all of them done."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(IO_THREADS, thread_name_prefix=THREADS)
-        self._running = list[Future[None]]()
-
-    def call(self, function: Callable[..., None], *arguments: object) -> None:
-        """Begin a call."""
-        self._running.append(self._pool.submit(function, *arguments))
-
-    def wait(self) -> None:
-        """Wait for all calls, and raise the error of the first one that failed."""
-        running, self._running = self._running, []
-        wait(running)
-        for each in running:
-            each.result()
 
 
 NOT_AHEAD = Ahead(0)

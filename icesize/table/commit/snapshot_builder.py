@@ -16,7 +16,6 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 
 from pyiceberg.io import FileIO
@@ -36,7 +35,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icesize.concurrency import Together
+from icesize.concurrency import concurrently
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
@@ -103,7 +102,7 @@ class SnapshotBuilder:
         self._now_ms = max(now_ms, table.metadata.last_updated_ms)
         self.new: dict[str, int] = {}
         self.written: list[str] = []
-        self._writes = Together()
+        self._unwritten: dict[str, bytes] = {}
         self.written_bytes: int = 0
         self._facts: dict[str, EntryColumns] = {}
         head = self._parent.snapshot_id if self._parent and (ref == MAIN or ref in table.metadata.refs) else None
@@ -128,10 +127,9 @@ class SnapshotBuilder:
 
     def discard(self, start: int = 0) -> None:
         """Remove the written files from index `start` on, because they will not become visible."""
-        with suppress(Exception):  # of files that are not wanted
-            self._writes.wait()
-        remove(self.io, () if self._dry_run else self.written[start:])
-        del self.written[start:]
+        doomed, self.written[start:] = self.written[start:], []
+        written = [path for path in doomed if self._unwritten.pop(path, None) is None]
+        remove(self.io, () if self._dry_run else written)
 
     @property
     def next_number(self) -> int:
@@ -292,13 +290,13 @@ class SnapshotBuilder:
         return self._put(f"{self._commit}-m{len(self.written)}.avro", data)
 
     def _put(self, name: str, data: bytes) -> str:
-        """Write a metadata file, unless this is a dry run, and return its path."""
+        """Write a metadata file, in remote storage by `finish`, unless this is a dry run. Return its path."""
         path = self._locations.new_metadata_location(name)
         self.written.append(path)
         if self._dry_run:
             return path
         if Storage.of(self.io).local_path(path) is None:
-            self._writes.call(self._write, path, data)
+            self._unwritten[path] = data
         else:
             self._write(path, data)
         return path
@@ -341,7 +339,9 @@ class SnapshotBuilder:
         )
         self._snapshots.append(self._parent)
         self._snapshot_id = self.metadata.new_snapshot_id()
-        self._writes.wait()  # remote storage received the files of the snapshot at the same time
+        unwritten, self._unwritten = self._unwritten, {}
+        for _ in concurrently(lambda each: self._write(*each), unwritten.items()):
+            pass
         return self._parent
 
     def _counted(self) -> dict[str, int]:
