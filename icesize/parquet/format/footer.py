@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from icesize.parquet.format.fields import ColumnChunk, ColumnMetaData, FileMetaData, KeyValue
@@ -156,10 +156,10 @@ class Footer:
     def rows(self) -> int:
         return sum(group.rows for group in self.row_groups)
 
-    @cached_property
-    def meaning(self) -> tuple[object, ...]:
+    @property
+    def meaning(self) -> tuple[Element, ...]:
         """A value that is equal for files whose row groups may lie in one file; the root's name has no meaning."""
-        return tuple(element.meaning for element in self.schema[1:])
+        return self.schema[1:]
 
 
 def read_footer(source: Readable) -> Footer:

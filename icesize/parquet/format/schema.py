@@ -61,6 +61,8 @@ _LOGICAL: dict[int, tuple[object, ...]] = {
 class Element(NamedTuple):
     """One schema element in a normalized form: converted types become logical types.
 
+    Elements must be equal before pages of two files may lie in one column chunk.
+
     `length` is the length of fixed-length values only. `logical` is (field of the union LogicalType, its parameters),
     or (`CONVERTED`, number). `unknown` holds fields that this version does not know.
     """
@@ -72,13 +74,7 @@ class Element(NamedTuple):
     field_id: int | None
     children: int
     logical: tuple[object, ...] | None
-    converted: int | None
     unknown: tuple[object, ...]
-
-    @property
-    def meaning(self) -> tuple[object, ...]:
-        """A value that must be equal before pages of two files may lie in one column chunk."""
-        return (*self[:7], *self[8:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +111,6 @@ def element_of(fields: Fields) -> Element:
         field_id=integer(fields, SchemaElement.FIELD_ID),
         children=children,
         logical=_logical(fields),
-        converted=integer(fields, SchemaElement.CONVERTED_TYPE),
         unknown=tuple((k, fields[k][0], bytes(fields[k][1])) for k in sorted(fields) if k > SchemaElement.LOGICAL_TYPE),
     )
 
@@ -128,10 +123,10 @@ def columns_of(elements: Sequence[Element]) -> list[Column]:
     return columns
 
 
-def top_level_trees(elements: Sequence[Element]) -> dict[str, tuple[tuple[object, ...], ...]]:
+def top_level_trees(elements: Sequence[Element]) -> dict[str, tuple[Element, ...]]:
     """Return the elements of each top-level column, without field ids: the levels of equal trees have equal meaning."""
     trees = [elements[at.start : at.stop] for at in top_level(elements)]
-    return {tree[0].name.decode(): tuple(e._replace(field_id=None).meaning for e in tree) for tree in trees}
+    return {tree[0].name.decode(): tuple(e._replace(field_id=None) for e in tree) for tree in trees}
 
 
 def top_level(elements: Sequence[Element]) -> Iterator[range]:

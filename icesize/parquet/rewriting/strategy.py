@@ -100,12 +100,12 @@ def _loosen(files: Sequence[Candidate]) -> None:
                 file.footer = _like(file.footer, model)
 
 
-def _loose(element: Element) -> tuple[object, ...]:
-    """Return the meaning of an element, with a required column as optional.
+def _loose(element: Element) -> Element:
+    """Return an element, with a required column as optional.
 
     This applies only to an element whose repetition affects the levels of one column.
     """
-    return element._replace(repetition=OPTIONAL).meaning if element.repetition == REQUIRED else element.meaning
+    return element._replace(repetition=OPTIONAL) if element.repetition == REQUIRED else element
 
 
 def _loosest(alike: Sequence[Footer]) -> Footer | None:
@@ -123,7 +123,7 @@ def _is_strict(column: Column) -> bool:
 
 
 def _nested(footer: Footer) -> tuple[object, ...]:
-    """Return the meaning of structs, lists and maps; their levels are part of the levels of all columns within."""
+    """Return the elements of structs, lists and maps; their levels are part of the levels of all columns within."""
     trees = top_level_trees(footer.schema)
     return tuple(tree for name, tree in trees.items() if any(len(c.path) > 1 and c.top == name for c in footer.columns))
 

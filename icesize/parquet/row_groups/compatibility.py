@@ -126,7 +126,7 @@ def _is_old(value: bytes | None) -> bool:
 
 def _difference(footer: Footer, first: Footer) -> str:
     for one, other in zip(footer.schema[1:], first.schema[1:], strict=False):
-        if one.meaning != other.meaning:
+        if one != other:
             return f"{one} is not {other}"
     return f"{len(footer.schema)} elements are not {len(first.schema)}"
 

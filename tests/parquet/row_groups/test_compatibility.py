@@ -253,8 +253,10 @@ def test_files_of_duckdb_and_pyarrow_are_put_together(tmp_path: Path) -> None:
     duckdb = pytest.importorskip("duckdb")
     rows = sample().drop(["money"])  # decimals of DuckDB are integers
     duckdb.connect().from_arrow(rows).write_parquet(str(tmp_path / "duckdb"))
-    theirs, ours = footer_of((tmp_path / "duckdb").read_bytes()), footer_of(make_file(rows))
-    assert [element.converted for element in theirs.schema[1:]] != [element.converted for element in ours.schema[1:]]
+    files = (tmp_path / "duckdb").read_bytes(), make_file(rows)
+    converted = [[element.get(6) for element in Tree.of(file).schema[1:]] for file in files]
+    theirs, ours = map(footer_of, files)
+    assert converted[0] != converted[1]
     assert [_refusal(partial(check_file, f)) for f in (theirs, ours)] == [None, None]
     assert _refusal(lambda: check_together([theirs, ours])) is None
 
@@ -279,7 +281,7 @@ def test_logical_and_converted_types_are_the_same() -> None:
         rows = rows.append_column(str(kind), pa.array([1] * len(rows), kind))
     both = make_file(rows, write_time_adjusted_to_utc=True)
     old, new = (footer_of(edited(both, edit)) for edit in (_only_converted, _only_logical))
-    assert old.schema != new.schema
+    assert old.fields[2] != new.fields[2]
     assert _refusal(lambda: check_together([footer_of(both), old, new])) is None
 
 
