@@ -23,7 +23,7 @@ import icesize
 from icesize.environment import Environment
 from icesize.events import JobFinished
 from icesize.storage.table_storage import Storage
-from icesize.table.storage.bulk_delete import delete_all, deleter
+from icesize.table.storage.bulk_delete import delete_all
 from integration.object_store import ObjectStore, ObjectStoreProxy, object_store_proxy
 from integration.s3_proxy import Trouble
 
@@ -191,8 +191,6 @@ def test_a_store_that_rejects_deletions_for_now(lake: Lake) -> None:
     storage = Storage(lake.store.properties(lake.proxy.endpoint), f"s3://{BUCKET}/slow")
     lake.proxy.trouble(Trouble("slow-down", "POST", rejected := 25))
     pauses = list[float]()
-    failures = delete_all(
-        [f"s3://{BUCKET}/slow/{name}" for name in names], deleter(storage), Environment(sleep=pauses.append)
-    )
+    failures = delete_all([f"s3://{BUCKET}/slow/{name}" for name in names], storage, Environment(sleep=pauses.append))
     assert (failures, [*folder.glob("*.parquet")], bool(pauses)) == ({}, [], True)
     assert len(lake.proxy.seen("POST")) == rejected + 2

@@ -28,6 +28,7 @@ from icesize.table.cleanup.expiry import ExpiryReport, expire
 from icesize.table.cleanup.orphans import OrphanReport, OrphanSearch
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.state.handle import TableHandle
+from icesize.table.storage import bulk_delete
 from tests.support.spark_child import POLICY, session
 from tests.support.spark_lake import Lake, lake_catalog, run
 
@@ -46,7 +47,7 @@ STREAMS: dict[str, dict[str, Any]] = {
 `killed-writing` when a worker has begun a file.
 """
 
-FILES_BETWEEN_CHECKS = 2
+bulk_delete.FILES_BETWEEN_CHECKS = 2
 """Files that expiry and orphan cleanup delete between two looks at the table here, so that a kill falls between."""
 
 
@@ -100,12 +101,11 @@ def _die_at_a_new_file(lake: Lake) -> None:
 
 def _expire(handle: TableHandle) -> ExpiryReport:
     options = ExpireOptions(older_than=timedelta(0), retain_last=1)
-    return expire(handle, options, Environment(), files_between_checks=FILES_BETWEEN_CHECKS)
+    return expire(handle, options, Environment())
 
 
 def _remove_orphans(handle: TableHandle) -> OrphanReport:
-    search = OrphanSearch(handle.name, lambda: handle.load().table, files_between_checks=FILES_BETWEEN_CHECKS)
-    return search.run(dry_run=False)
+    return OrphanSearch(handle.name, lambda: handle.load().table).run(dry_run=False)
 
 
 JOBS: dict[str, Callable[[SizedTable, TableHandle], Any]] = {

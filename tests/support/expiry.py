@@ -25,9 +25,7 @@ from tests.support.tables import (
 HOUR_MS = 3_600_000
 
 
-def run_expiry(
-    catalog: Catalog, *, dry_run: bool = False, days: int = 10, files_between_checks: int = 1_000, **options: Any
-) -> ExpiryReport:
+def run_expiry(catalog: Catalog, *, dry_run: bool = False, days: int = 10, **options: Any) -> ExpiryReport:
     """Expire by the options given, some days after the table was last written to."""
     now_ms = catalog.load_table("db.t").metadata.last_updated_ms + days * 24 * HOUR_MS
     environment = Environment(now_ms=lambda: now_ms, sleep=lambda seconds: None)
@@ -36,7 +34,6 @@ def run_expiry(
         ExpireOptions(**options),
         environment,
         dry_run=dry_run,
-        files_between_checks=files_between_checks,
     )
 
 

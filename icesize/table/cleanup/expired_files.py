@@ -26,7 +26,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 
-from icesize.concurrency import IO_THREADS, concurrently
+from icesize.concurrency import concurrently
 from icesize.environment import Environment
 from icesize.events import Progress
 from icesize.storage.locations import normalised
@@ -37,7 +37,7 @@ from icesize.table.cleanup.owners import NEEDED, Others, Owners, own_folders
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.file_columns import read_facts
 from icesize.table.manifests.manifest_lists import read_list
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, Deleter, Deletion, delete_all, deleter
+from icesize.table.storage.bulk_delete import Deleter, Deletion, delete_all, deleter
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.reachable import READERS, Reachable
 
@@ -192,11 +192,9 @@ def delete_expired(
     journal: Journal,
     journal_location: str,
     environment: Environment,
-    others: Iterable[str] = (),
-    *,
-    find_others: FindOthers = lambda table: Others(),
-    max_concurrent_deletes: int = IO_THREADS,
-    files_between_checks: int = FILES_BETWEEN_CHECKS,
+    others: Iterable[str],
+    find_others: FindOthers,
+    max_concurrent_deletes: int,
 ) -> Deletions:
     """Delete the files of a journal that nothing reaches, then the journal, then `others`: journals of failed attempts.
 
@@ -209,7 +207,7 @@ def delete_expired(
         return Deletions(rivals.expired, stopped=why)
     if rivals.lost_refs:
         # permanently: without the journal, the next expiry does not delete these files either
-        delete_all([journal_location], deleter(table.io), environment, 1)
+        delete_all([journal_location], table.io, environment)
         return Deletions(rivals.expired, stopped=LOST_REFS.format(", ".join(rivals.lost_refs)))
     if rivals.expired and rivals.journal and (unfinished := Journal.read(table.io, rivals.journal)):
         # the other expiry stops when the table names this journal, so this one deletes its files
@@ -234,9 +232,7 @@ def delete_expired(
     def progress(done: int, total: int) -> None:
         environment.observe(Progress("expiry", done, total))
 
-    deletion = Deletion(
-        look, owners.why_stays, len(due), progress, max_concurrent_deletes, files_between_checks, environment
-    )
+    deletion = Deletion(look, owners.why_stays, len(due), progress, max_concurrent_deletes, environment)
     done = all(deletion.run([path for path, what in due.items() if what[0] == kind]) for kind in KINDS)
     deletions.count([due[path] for path in deletion.tried if path not in deletion.failures])
     deletions.failures = deletion.failures
@@ -245,8 +241,8 @@ def delete_expired(
     if deletions.failures:
         Journal(journal.table_uuid, files=tuple(deletions.failures)).write(table.io, journal_location)
     else:
-        delete_all([journal_location], deleter(table.io), environment, 1)
-    delete_all((path for path in others if path != journal_location), deleter(table.io), environment, 1)
+        delete_all([journal_location], table.io, environment)
+    delete_all((path for path in others if path != journal_location), table.io, environment)
     return deletions
 
 

@@ -21,7 +21,7 @@ from icesize.table.cleanup.owners import OUTSIDE, CatalogOwners, Others, files_o
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import batch_commit
 from icesize.table.state.handle import Current, TableHandle
-from icesize.table.storage.bulk_delete import FILES_BETWEEN_CHECKS, delete_all, deleter, failure_note
+from icesize.table.storage.bulk_delete import delete_all, failure_note
 from icesize.table.storage.ownership import check_may_delete, strangers_beside
 from icesize.table.storage.reachable import Reachable
 
@@ -75,13 +75,12 @@ def expire(
     *,
     dry_run: bool = False,
     max_concurrent_deletes: int = IO_THREADS,
-    files_between_checks: int = FILES_BETWEEN_CHECKS,
     others: CatalogOwners | None = None,
 ) -> ExpiryReport:
     """Remove the snapshots that no rule keeps, then the files that only they needed.
 
     If an expiry is killed between the two or during the deletion, the next one continues. The table is loaded again
-    after every `files_between_checks` deleted files. A pass over several tables gives `others`, so that it loads each
+    after every thousand deleted files. A pass over several tables gives `others`, so that it loads each
     table of the catalog once.
 
     Raises:
@@ -120,10 +119,7 @@ def expire(
             expiry.decide(batch_commit.state_of(handle, current))
         decision = batch_commit.change(handle, current, expiry, environment)
         watch.lap("commit")
-        deletions = _delete_all(
-            handle, decision, expiry, environment, find_others,
-            max_concurrent_deletes=max_concurrent_deletes, files_between_checks=files_between_checks,
-        )  # fmt: skip
+        deletions = _delete_all(handle, decision, expiry, environment, find_others, max_concurrent_deletes)
         watch.lap("delete")
     decision = replace(decision, notes=(*decision.notes, *stranger_notes(strangers)))
     return _report(current, decision, deletions, watch.seconds, dry_run)
@@ -135,7 +131,7 @@ def _delete_all(
     expiry: Expiry,
     environment: Environment,
     find_others: FindOthers,
-    **limits: int,
+    max_concurrent_deletes: int,
 ) -> Deletions:
     """Delete the files that the expiry made unreachable.
 
@@ -143,12 +139,12 @@ def _delete_all(
     """
     try:
         if decision.superseded:
-            delete_all(decision.superseded, deleter(handle.load().table.io), environment, 1)
+            delete_all(decision.superseded, handle.load().table.io, environment)
         if not decision.journal or decision.journal_location is None:
             return Deletions()
         reload, journals = (lambda: handle.load().table), tuple(expiry.tried)
         journal, location = decision.journal, decision.journal_location
-        return delete_expired(reload, journal, location, environment, journals, find_others=find_others, **limits)
+        return delete_expired(reload, journal, location, environment, journals, find_others, max_concurrent_deletes)
     except Exception as error:  # catalog and storage clients raise their own errors
         LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
         return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry continues")

@@ -37,24 +37,10 @@ from icesize.table.cleanup.owners import (
     stranger_notes,
 )
 from icesize.table.records import ledger
-from icesize.table.storage.bulk_delete import (
-    FILES_BETWEEN_CHECKS,
-    Deleter,
-    Deletion,
-    FileErrors,
-    Group,
-    deleter,
-    failure_note,
-)
+from icesize.table.storage.bulk_delete import Deleter, Deletion, FileErrors, Group, deleter, failure_note
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.inventory import Inventory
-from icesize.table.storage.listing import (
-    Lister,
-    clock_difference,
-    incomplete_uploads,
-    list_files,
-    storage_now_ms,
-)
+from icesize.table.storage.listing import clock_difference, incomplete_uploads, list_files, storage_now_ms
 from icesize.table.storage.ownership import (
     UnfinishedMetadataError,
     check_may_delete,
@@ -120,8 +106,8 @@ class OrphanReport(Result, job="orphans"):
 class OrphanSearch:
     """One search for orphan files of a table.
 
-    `reload` returns the current table, `lister` lists storage, and `deleter` returns what removes files. The observer
-    gets the number of listed files, later the numbers of tried and of due files.
+    `reload` returns the current table. The observer gets the number of listed files, later the numbers of tried and of
+    due files.
 
     An `inventory` replaces the listing. It is old, so ages count from its newest file, and a file that was written
     again since then stays. Unfinished uploads are listed if `counts_uploads`.
@@ -130,10 +116,7 @@ class OrphanSearch:
     name: str
     reload: Callable[[], Table]
     environment: Environment = field(default_factory=Environment)
-    lister: Lister = list_files
-    deleter: Callable[[FileIO], Deleter] = deleter
     max_concurrent_deletes: int = IO_THREADS
-    files_between_checks: int = FILES_BETWEEN_CHECKS
     others: CatalogOwners | None = None
     inventory: Inventory | None = None
     counts_uploads: bool = True
@@ -145,7 +128,7 @@ class OrphanSearch:
         """Find orphan files and, unless `dry_run`, delete them.
 
         The clock of the storage measures the ages of files; a dry run, which writes nothing, uses the local clock. The
-        table is loaded again after the listing and before every `files_between_checks` deletes. Files that it needs by
+        table is loaded again after the listing and before every thousand deletes. Files that it needs by
         then stay. Files that other tables of the catalog refer to stay as well. These tables and their manifests are
         read once, and only if a file is due. If some of them cannot be read, only files with icesize's own names are
         orphans; the same holds if a metadata file shows that a table of no name in the catalog was or is here. With
@@ -181,7 +164,7 @@ class OrphanSearch:
         self._owners = Owners(location, local=LocalFiles.of(table), trusts_location=trust_location)
         self._learn(table)
         watch.lap("read")
-        listed = self._counted((self.inventory or self.lister)(table.io, location))
+        listed = self._counted((self.inventory or list_files)(table.io, location))
         found = find_orphans(listed, table.metadata, self._owners, now_ms, older_than_ms)
         uploads = incomplete_uploads(table.io, location) if self.counts_uploads else None
         watch.lap("list")
@@ -269,15 +252,14 @@ class OrphanSearch:
             self._learn(latest)
             self._owners.local.add(self._owners.own)
             # vended credentials expire, so the deleter uses those of the newest load
-            remove = self.deleter(latest.io)
+            remove = deleter(latest.io)
             if not times_ms:
                 return remove
             return replace(remove, delete=partial(_remove_unchanged, latest.io, remove, times_ms))
 
         deletion = Deletion(
-            look, self._owners.why_stays, len(due), self._progress,
-            self.max_concurrent_deletes, self.files_between_checks, self.environment,
-        )  # fmt: skip
+            look, self._owners.why_stays, len(due), self._progress, self.max_concurrent_deletes, self.environment
+        )
         deletion.run(sizes)
         failed, spared = len(deletion.failures), deletion.spared
         notes = [f"{format_count(spared, 'file')} became part of the table during the run"] if spared else []

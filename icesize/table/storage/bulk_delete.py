@@ -56,34 +56,24 @@ def deleter(io: FileIO) -> Deleter:
     return Deleter(delete, storage.delete_groups)
 
 
-def delete_all(
-    locations: Iterable[str],
-    deleter: Deleter,
-    environment: Environment,
-    max_concurrent: int = IO_THREADS,
-    progress: Callable[[int], object] = lambda tried: None,
-) -> dict[str, str]:
-    """Delete files, and return those that could not be deleted, each with a sentence.
+def delete_all(files: Iterable[str], io: FileIO, environment: Environment) -> FileErrors:
+    """Delete files of the table's storage, one request after the other; return the errors of all of them."""
+    groups = deleted(files, deleter(io), environment, 1)
+    return {file: error for _, errors in groups for file, error in errors.items()}
+
+
+def deleted(
+    files: Iterable[str], deleter: Deleter, environment: Environment, max_concurrent: int = IO_THREADS
+) -> Iterator[tuple[Group, FileErrors]]:
+    """Delete files, and yield each group with the errors of those files in it that could not be deleted.
 
     A file that is already gone counts as deleted.
 
-    `progress` is called with the number of files tried so far. `locations` is consumed during the deletion, so memory
-    holds only a few of them. An error of `locations`, or Ctrl-C, stops the deletion after the running requests, and is
-    raised. A delete that the storage rejects because there are too many requests is repeated, after a pause. If the
-    storage has rejected all of them for `THROTTLED_SECONDS`, each of the others is tried once.
+    `files` is consumed during the deletion, so memory holds only a few of them. An error of `files`, or Ctrl-C, stops
+    the deletion after the running requests, and is raised. A delete that the storage rejects because there are too many
+    requests is repeated, after a pause. If the storage has rejected all of them for `THROTTLED_SECONDS`, each of the
+    others is tried once.
     """
-    failures, done = dict[str, str](), 0
-    for group, errors in _deleted(locations, deleter, environment, max_concurrent):
-        failures |= _sentences(errors)
-        done += len(group)
-        progress(done)
-    return failures
-
-
-def _deleted(
-    files: Iterable[str], deleter: Deleter, environment: Environment, max_concurrent: int
-) -> Iterator[tuple[Group, FileErrors]]:
-    """Delete files, as `delete_all` does, and yield each group with the errors of its files."""
     # threads share the time of the last success
     succeeded_s = environment.monotonic()
 
@@ -111,10 +101,6 @@ def _deleted(
     return concurrently(attempt, deleter.groups(files), max_concurrent)
 
 
-def _sentences(errors: FileErrors) -> dict[str, str]:
-    return {file: f"{file}: {brief(error)}" for file, error in errors.items()}
-
-
 def failure_note(failures: Mapping[str, str]) -> str:
     """Return a sentence about files that could not be deleted."""
     return f"cannot delete {format_count(len(failures), 'file')}, the first is {next(iter(failures.values()))}"
@@ -137,7 +123,6 @@ class Deletion:
     total: int
     progress: Callable[[int, int], object]
     max_concurrent: int
-    files_between_checks: int
     environment: Environment
     tried: list[str] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -148,17 +133,17 @@ class Deletion:
 
         If a request deletes many files, `max_concurrent` times as many are deleted between two looks, as fast.
         """
-        waiting, most = iter(files), self.files_between_checks
+        waiting, most = iter(files), FILES_BETWEEN_CHECKS
         while batch := list(islice(waiting, most)):
             failpoints.reach("before-delete")
             if (remover := self.look()) is None:
                 return False
             doomed = [location for location in batch if not self.why_stays(location)]
             self.spared += len(batch) - len(doomed)
-            for group, errors in _deleted(doomed, remover, self.environment, self.max_concurrent):
+            for group, errors in deleted(doomed, remover, self.environment, self.max_concurrent):
                 self.tried += group
-                self.failures |= _sentences(errors)
+                self.failures |= {file: f"{file}: {brief(error)}" for file, error in errors.items()}
                 self.progress(len(self.tried), self.total - self.spared)
                 if len(group) > 1:
-                    most = self.files_between_checks * self.max_concurrent
+                    most = FILES_BETWEEN_CHECKS * self.max_concurrent
         return True

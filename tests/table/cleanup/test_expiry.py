@@ -24,7 +24,7 @@ from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.cleanup.expired_files import delete_expired
 from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.journal import JOURNAL, Journal
-from icesize.table.cleanup.owners import CatalogOwners
+from icesize.table.cleanup.owners import CatalogOwners, Others
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit.attempts import UNKNOWN_ATTEMPTS
 from icesize.table.state.handle import TableHandle
@@ -564,7 +564,7 @@ def test_a_catalog_that_lags_deletes_nothing_yet(lake: Catalog) -> None:
     location = lake.load_table("db.t").metadata.properties[JOURNAL]
     journal = Journal.read(stale.io, location)
     assert journal is not None
-    swept = delete_expired(lambda: stale, journal, location, Environment())
+    swept = delete_expired(lambda: stale, journal, location, Environment(), (), lambda table: Others(), 1)
     assert swept.stopped.startswith("the catalog shows another state than that of this expiry")
     assert swept.deleted == {}
     run_expiry(lake, retain_last=1)

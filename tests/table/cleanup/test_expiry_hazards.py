@@ -513,10 +513,11 @@ def test_a_lost_race_does_not_hold_up_the_stream(lake: SqlCatalog) -> None:
     assert len(report.snapshot_ids_expired) == 4
 
 
-def test_files_go_by_the_newest_credentials(lake: SqlCatalog) -> None:
+def test_files_go_by_the_newest_credentials(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the table brings new ones, and the old may have ended by then."""
     history(lake)
-    report = run_expiry(again(lake, VendingCatalog), retain_last=1, files_between_checks=1)
+    monkeypatch.setattr("icesize.table.storage.bulk_delete.FILES_BETWEEN_CHECKS", 1)
+    report = run_expiry(again(lake, VendingCatalog), retain_last=1)
     assert (report.files_failed, report.files_deleted["data_files"]) == (0, 2)
     assert_clean(lake.load_table("db.t"))
 

@@ -21,6 +21,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.storage.stores import Listed
+from icesize.table.cleanup import orphans
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport
 from icesize.table.records.ledger import stream_hash
 from icesize.table.storage.inventory import Inventory
@@ -71,12 +72,14 @@ def test_what_nobody_needs_is_deleted_and_all_else_stays(lake: SqlCatalog, searc
     assert search().files_found == 0
 
 
-def test_a_dry_run_deletes_and_writes_nothing(lake: SqlCatalog, search: Search) -> None:
+def test_a_dry_run_deletes_and_writes_nothing(
+    lake: SqlCatalog, search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same is found, and the table's folder is untouched."""
     table = two_files(lake)
     left = leftover(table, "data/x.parquet")
     seen: list[set[Listed]] = [set(list_files(table.io, table.location()))]
-    search.changes["deleter"] = lambda io: pytest.fail("nothing is to be deleted")
+    monkeypatch.setattr(orphans, "deleter", lambda io: pytest.fail("nothing is to be deleted"))
     report = search(dry_run=True)
     seen.append(set(list_files(table.io, table.location())))
     assert seen[0] == seen[1]
@@ -282,7 +285,9 @@ def test_gc_disabled_is_refused(lake: SqlCatalog, search: Search) -> None:
     )
 
 
-def test_a_listing_that_fails_half_way_deletes_nothing(lake: SqlCatalog, search: Search) -> None:
+def test_a_listing_that_fails_half_way_deletes_nothing(
+    lake: SqlCatalog, search: Search, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Half a listing is none: what was seen by then stays."""
     table = two_files(lake)
     left = [leftover(table, f"data/{i}.parquet") for i in range(3)]
@@ -293,7 +298,8 @@ def test_a_listing_that_fails_half_way_deletes_nothing(lake: SqlCatalog, search:
                 raise TableError(f"Cannot list {location}: OSError: connection reset; nothing was deleted")
             yield file
 
-    search.changes.update(lister=broken, deleter=lambda io: pytest.fail("nothing is to be deleted"))
+    monkeypatch.setattr(orphans, "list_files", broken)
+    monkeypatch.setattr(orphans, "deleter", lambda io: pytest.fail("nothing is to be deleted"))
     with pytest.raises(TableError, match="connection reset; nothing was deleted"):
         search()
     assert all(exists(each) for each in left)
@@ -311,7 +317,7 @@ def test_metadata_that_is_lost_deletes_nothing(lake: SqlCatalog, search: Search)
     assert exists(left)
 
 
-def test_deletes_that_fail_are_reported(lake: SqlCatalog, search: Search) -> None:
+def test_deletes_that_fail_are_reported(lake: SqlCatalog, search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others go on; what is gone already counts as deleted."""
     table = two_files(lake)
     left = [leftover(table, f"data/{i}.parquet") for i in range(5)]
@@ -324,8 +330,8 @@ def test_deletes_that_fail_are_reported(lake: SqlCatalog, search: Search) -> Non
         table.io.delete(location)
 
     seen = list[Progress]()
-    environment = Environment(observe=seen.append)
-    search.changes.update(deleter=lambda io: one_by_one(delete), environment=environment)
+    search.changes["environment"] = Environment(observe=seen.append)
+    monkeypatch.setattr(orphans, "deleter", lambda io: one_by_one(delete))
     report = search()
     assert (report.files_found, report.files_deleted, report.files_failed) == (5, 3, 2)
     assert report.bytes_deleted == 12
@@ -410,7 +416,7 @@ def test_names_that_cannot_be_addressed_stay(lake: SqlCatalog, search: Search) -
     assert report.notes == ("1 file left alone: by a name with ? or # in it another file could be deleted",)
 
 
-def test_it_can_be_stopped_and_started_again(lake: SqlCatalog, search: Search) -> None:
+def test_it_can_be_stopped_and_started_again(lake: SqlCatalog, search: Search, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C leaves a table in order, and the next run does the rest."""
     table = two_files(lake)
     for i in range(200):
@@ -426,10 +432,12 @@ def test_it_can_be_stopped_and_started_again(lake: SqlCatalog, search: Search) -
         with lock:
             gone.append(location)
 
-    search.changes.update(deleter=lambda io: one_by_one(delete), environment=Environment(observe=interrupted))
+    search.changes["environment"] = Environment(observe=interrupted)
+    monkeypatch.setattr(orphans, "deleter", lambda io: one_by_one(delete))
     with pytest.raises(KeyboardInterrupt):
         search()
     search.changes.clear()
+    monkeypatch.undo()
     assert search().files_deleted == 200 - len(gone)
     check(search.table)
 
@@ -446,14 +454,16 @@ def test_a_copy_of_the_table_beside_it_is_not_touched(lake: SqlCatalog, search: 
     assert sorted(p for p in copy.rglob("*") if p.is_file()) == files
 
 
-def use_inventory(search: Search, folder: Path) -> None:
+def use_inventory(search: Search, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the search read an inventory of the files that are there now, and list nothing."""
     listed = list_files(search.table.io, search.table.location())
     search.changes["inventory"] = Inventory((str(inventory_file(folder, listed)),))
-    search.changes["lister"] = lambda io, location: pytest.fail("nothing is to be listed")
+    monkeypatch.setattr(orphans, "list_files", lambda io, location: pytest.fail("nothing is to be listed"))
 
 
-def test_an_inventory_instead_of_a_listing(lake: SqlCatalog, search: Search, tmp_path: Path) -> None:
+def test_an_inventory_instead_of_a_listing(
+    lake: SqlCatalog, search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ages count from the newest file of the inventory, however long ago that was; nothing is listed."""
     table = two_files(lake)
     due, young = leftover(table, "data/x.parquet", 10 * DAY_MS), leftover(table, "data/y.parquet", 8 * DAY_MS)
@@ -462,7 +472,7 @@ def test_an_inventory_instead_of_a_listing(lake: SqlCatalog, search: Search, tmp
             aged(path, 6 * DAY_MS)
     for file in small_files(table):
         aged(file.path, 6 * DAY_MS)
-    use_inventory(search, tmp_path)
+    use_inventory(search, tmp_path, monkeypatch)
     report = search(dry_run=True)
     assert (report.examples, report.too_recent) == ((due,), 1)
     assert report.notes[0].startswith("ages count from the newest file of the inventory (")
@@ -472,13 +482,15 @@ def test_an_inventory_instead_of_a_listing(lake: SqlCatalog, search: Search, tmp
     check(lake.load_table("db.t"))
 
 
-def test_files_of_an_inventory_that_have_changed_since(lake: SqlCatalog, search: Search, tmp_path: Path) -> None:
+def test_files_of_an_inventory_that_have_changed_since(
+    lake: SqlCatalog, search: Search, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One that was written again stays, and so does one that became part of the table; one that is gone is done."""
     table = two_files(lake)
     again, gone = (leftover(table, f"data/{name}.parquet") for name in "ag")
     committed = write(table, [7])
     aged(committed.path)
-    use_inventory(search, tmp_path)
+    use_inventory(search, tmp_path, monkeypatch)
     local(again).write_text("written again")
     local(gone).unlink()
     run(lake, request_on(table, [committed]), table)

@@ -13,23 +13,26 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.environment import Environment
 from icesize.errors import TableError
-from icesize.table.storage.bulk_delete import Deleter, delete_all, deleter
+from icesize.table.storage.bulk_delete import Deleter, FileErrors, deleted, deleter
 from tests.support.orphans import one_by_one
 from tests.support.tables import FakeTime
 
 
-def test_all_are_deleted_and_counted() -> None:
-    """Every location is tried once, and the progress is the number tried so far."""
+def _failures(files: Iterable[str], by: Deleter, environment: Environment | None = None, most: int = 8) -> FileErrors:
+    groups = deleted(files, by, environment or Environment(), most)
+    return {file: error for _, errors in groups for file, error in errors.items()}
+
+
+def test_all_are_deleted_and_told() -> None:
+    """Every location is tried once, and told in order."""
     tried: list[str] = []
-    seen: list[int] = []
     names = [f"f{i}" for i in range(100)]
-    assert delete_all(names, one_by_one(tried.append), Environment(), 3, seen.append) == {}
+    assert [*deleted(names, one_by_one(tried.append), Environment(), 3)] == [([name], {}) for name in names]
     assert sorted(tried) == sorted(names)
-    assert seen == list(range(1, 101))
 
 
 def test_failures_are_counted_and_the_others_go_on() -> None:
-    """The first failure in order is told with its location; a missing file is no failure."""
+    """Failures are told in order; a missing file is no failure."""
 
     def delete(location: str) -> None:
         if location in ("f3", "f4"):
@@ -39,13 +42,13 @@ def test_failures_are_counted_and_the_others_go_on() -> None:
         if location == "f6":
             raise OSError(2, "Path does not exist")
 
-    done = delete_all([f"f{i}" for i in range(10)], one_by_one(delete), Environment())
-    assert done == {name: f"{name}: PermissionError: not {name}" for name in ("f3", "f4")}
+    done = _failures([f"f{i}" for i in range(10)], one_by_one(delete))
+    assert [(name, str(error)) for name, error in done.items()] == [("f3", "not f3"), ("f4", "not f4")]
 
 
 def test_nothing_to_delete() -> None:
     """An empty bulk delete deletes nothing and asks nobody."""
-    assert delete_all([], one_by_one(lambda location: pytest.fail(location)), Environment()) == {}
+    assert _failures([], one_by_one(lambda location: pytest.fail(location))) == {}
 
 
 def test_only_so_many_at_a_time() -> None:
@@ -66,7 +69,7 @@ def test_only_so_many_at_a_time() -> None:
             ahead[0] = max(ahead[0], i - started[0])
             yield f"f{i}"
 
-    assert delete_all(locations(), one_by_one(delete), Environment(), 2) == {}
+    assert _failures(locations(), one_by_one(delete), most=2) == {}
     assert most[0] <= 2
     assert ahead[0] <= 8
 
@@ -75,11 +78,12 @@ def test_stopping_leaves_the_rest() -> None:
     """What interrupts the caller stops the sweep: what had not begun is not deleted."""
     gone: list[str] = []
 
-    def progress(done: int) -> None:
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        for _ in deleted([f"f{i}" for i in range(1000)], one_by_one(gone.append), Environment(), 2):
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        delete_all([f"f{i}" for i in range(1000)], one_by_one(gone.append), Environment(), 2, progress)
+        interrupted()
     assert 1 <= len(gone) <= 8
 
 
@@ -128,7 +132,7 @@ def test_a_store_that_asks_for_fewer_requests(text: str) -> None:
             rejected[location] -= 1
             raise OSError(text)
 
-    done = delete_all(["f0", "f1", "f2"], one_by_one(delete), time.environment, 1)
+    done = _failures(["f0", "f1", "f2"], one_by_one(delete), time.environment, 1)
     assert ([*done], rejected["f1"]) == (["f2"], 0)
     assert 300 < time.seconds < 340
     assert max(time.sleeps) <= 10
@@ -143,7 +147,7 @@ def test_a_store_that_rejects_everything_is_waited_for_once() -> None:
         if location != "f3":
             raise OSError("HTTP status 503")
 
-    done = delete_all([f"f{number}" for number in range(6)], one_by_one(delete), time.environment, 1)
+    done = _failures([f"f{number}" for number in range(6)], one_by_one(delete), time.environment, 1)
     assert len(done) == 5
     assert [tried[f"f{number}"] for number in (1, 2, 3, 5)] == [1, 1, 1, 1]
     assert min(tried["f0"], tried["f4"]) > 10
@@ -156,9 +160,8 @@ def test_other_errors_are_not_repeated() -> None:
     def delete(location: str) -> None:
         raise PermissionError(f"no right to delete {location}")
 
-    done = delete_all(
-        ["part-503.parquet"], one_by_one(delete), Environment(sleep=lambda seconds: pytest.fail("no pause"))
-    )
+    impatient = Environment(sleep=lambda seconds: pytest.fail("no pause"))
+    done = _failures(["part-503.parquet"], one_by_one(delete), impatient)
     assert [*done] == ["part-503.parquet"]
 
 
@@ -174,8 +177,7 @@ def test_only_rejected_files_of_a_group_are_repeated() -> None:
     def groups(files: Iterable[str]) -> Iterator[Sequence[str]]:
         yield [*files]
 
-    seen = list[int]()
-    done = delete_all([f"f{number}" for number in range(4)], Deleter(delete, groups), time.environment, 1, seen.append)
-    assert done == {"f2": "f2: PermissionError: no right"}
+    files = [f"f{number}" for number in range(4)]
+    ((group, errors),) = deleted(files, Deleter(delete, groups), time.environment, 1)
+    assert (group, [*errors], str(errors["f2"])) == (files, ["f2"], "no right")
     assert requests == [["f0", "f1", "f2", "f3"], ["f1"], ["f1"]]
-    assert seen == [4]

@@ -27,7 +27,7 @@ from icesize.storage.table_storage import Storage
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.orphans import DAY_MS, OrphanReport, OrphanSearch
 from icesize.table.manifests.entries import ADDED, DataFileSchema, Entry
-from icesize.table.storage.bulk_delete import delete_all, deleter
+from icesize.table.storage.bulk_delete import delete_all
 from icesize.table.storage.listing import incomplete_uploads, list_files, storage_now_ms
 from tests.support.object_store import keys
 from tests.support.tables import append, ids_of, make_table, write
@@ -120,7 +120,7 @@ def test_objects_are_deleted(client: Any, bucket: str, io: FileIO) -> None:
     for name in names:
         client.put_object(Bucket=bucket, Key=name, Body=b"1")
     locations = [f"s3a://{bucket}/{name}" for name in names[:-1]] + [f"s3://{bucket}/t/gone"]
-    assert delete_all(locations, deleter(io), Environment()) == {}
+    assert delete_all(locations, io, Environment()) == {}
     assert keys(client, bucket) == ["t/19"]
 
 
