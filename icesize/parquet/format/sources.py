@@ -154,11 +154,7 @@ def _check_range(at: int, size_bytes: int, source: Source) -> None:
 
 
 def read_ranges(
-    source: Readable,
-    ranges: set[tuple[int, int]],
-    *,
-    gap_bytes: int = JOIN_GAP_BYTES,
-    most_bytes: int = MOST_JOINED_BYTES,
+    source: Readable, ranges: set[tuple[int, int]], gap_bytes: int = JOIN_GAP_BYTES, most_bytes: int = MOST_JOINED_BYTES
 ) -> dict[tuple[int, int], bytes]:
     """Return the bytes of each (offset, length); near ranges are read together, at most `most_bytes` at a time."""
     joined: list[list[tuple[int, int]]] = []

@@ -143,14 +143,12 @@ def _live_bytes(manifest: ManifestFile) -> float:
     return manifest.manifest_length * (live / (live + deleted) if deleted else 1.0)
 
 
-def entries_by_partition(
-    io: FileIO, manifests: Iterable[ManifestFile], at_once: int = SORTED_AT_ONCE
-) -> Iterator[Entry]:
-    """Yield the live entries of these manifests, sorted within runs of about `at_once` entries."""
+def entries_by_partition(io: FileIO, manifests: Iterable[ManifestFile]) -> Iterator[Entry]:
+    """Yield the live entries of these manifests, sorted within runs of about `SORTED_AT_ONCE` entries."""
     run: list[Entry] = []
     for manifest in manifests:
         run += read_entries(io, manifest)
-        if len(run) >= at_once:
+        if len(run) >= SORTED_AT_ONCE:
             yield from sorted_by_partition(run)
             run = []
     yield from sorted_by_partition(run)

@@ -76,7 +76,7 @@ class Current:
         kept = {snapshot.snapshot_id for snapshot in self.table.metadata.snapshots}
         return any(snapshot.snapshot_id not in kept for snapshot in earlier.table.metadata.snapshots)
 
-    def settings(self, bytes_per_row: float | None = None) -> WriteSettings:
+    def settings(self) -> WriteSettings:
         """Return the settings of new files. Raises UnsupportedTable if the table requires unsupported ones.
 
         In a table with upserts, files have whole bounds of the key and of the order, by which batches rule files out.
@@ -85,7 +85,6 @@ class Current:
             self.table.metadata,
             self.table.io.properties,
             self.policy.target_file_size_bytes,
-            bytes_per_row,
             small_file_limit_bytes=self.policy.small_file_limit_bytes,
             merge_by_copying=self.policy.merge_by_copying,
             vended=self.table.config,

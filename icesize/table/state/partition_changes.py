@@ -185,11 +185,7 @@ def _adding(metadata: TableMetadata) -> Iterator[Snapshot]:
 
 
 def recent_appends(
-    metadata: TableMetadata,
-    io: FileIO,
-    store: ManifestStore,
-    most_commits: int = 8,
-    most_partitions: int = 10_000,
+    metadata: TableMetadata, io: FileIO, store: ManifestStore, most_commits: int = 8, most_partitions: int = 10_000
 ) -> list[dict[PartitionKey, PartitionWrites]]:
     """Return the rows that each of the newest commits of `main` added, by partition of the current spec, oldest first.
 

@@ -25,6 +25,7 @@ from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, TableError
 from icesize.maintenance.jobs.rewrite_manifests import ManifestReport, rewrite_manifests
 from icesize.planning.files import PartitionKey
+from icesize.table.manifests import packing
 from icesize.table.manifests.entries import Entry, read_entries
 from icesize.table.manifests.packing import entries_by_partition, partition_order, worth_packing
 from icesize.table.records.summary import KIND, RUN_ID
@@ -239,15 +240,17 @@ def test_several_manifests_are_sorted_by_partition(lake: SqlCatalog) -> None:
     assert rewrite(lake).snapshot_id is None
 
 
-def test_memory_is_bounded_by_sorting_in_runs(lake: SqlCatalog) -> None:
+def test_memory_is_bounded_by_sorting_in_runs(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each run is sorted by itself; all entries come, once, those of one partition in the order they were."""
     table = many_manifests(lake, "caba")
     manifests = manifests_of(table)
     kinds = [e.values[0] for e in entries_by_partition(table.io, manifests)]
     assert kinds == ["a", "a", "b", "c"]
-    one_by_one = [e.path for e in entries_by_partition(table.io, manifests, at_once=1)]
+    monkeypatch.setattr(packing, "SORTED_AT_ONCE", 1)
+    one_by_one = [e.path for e in entries_by_partition(table.io, manifests)]
     assert one_by_one == [e.path for m in manifests for e in read_entries(table.io, m)]
-    assert [e.values[0] for e in entries_by_partition(table.io, manifests, at_once=2)] == ["a", "b", "a", "c"]
+    monkeypatch.setattr(packing, "SORTED_AT_ONCE", 2)
+    assert [e.values[0] for e in entries_by_partition(table.io, manifests)] == ["a", "b", "a", "c"]
 
 
 def test_encodings_that_cannot_share_a_manifest_are_left_alone(lake: SqlCatalog) -> None:
