@@ -127,7 +127,10 @@ class _ArrowStore(FileIOStore):
         filesystem.copy_file(source, self._place(new_location)[1])
 
     def list(self, folder: str) -> Iterator[Listed]:
-        return _list_arrow(folder, *self._place(folder))
+        filesystem, path = self._place(folder)
+        for info in filesystem.get_file_info(FileSelector(path, recursive=True)):
+            if info.type == FileType.File:
+                yield Listed(_below(folder, path, info.path), info.size, _arrow_ms(info))
 
 
 class _FsspecStore(FileIOStore):
@@ -155,7 +158,16 @@ class _FsspecStore(FileIOStore):
         exactly(location)
 
     def list(self, folder: str) -> Iterator[Listed]:
-        return _list_fsspec(folder, self._filesystem(folder))
+        filesystem = self._filesystem(folder)
+        path = filesystem._strip_protocol(folder).rstrip("/")
+        filesystem.invalidate_cache()
+        found = filesystem.find(path, detail=True)
+        if not found:
+            filesystem.info(path)  # raises FileNotFoundError: `find` has no error for a folder that does not exist
+        for info in found.values():
+            # not an empty object that stands for a folder
+            if info["type"] == "file" and not info["name"].endswith("/") and info["name"] != path:
+                yield Listed(_below(folder, path, info["name"]), info["size"], _fsspec_ms(info))
 
 
 def file_io_store(io: FileIO) -> FileIOStore:
@@ -173,24 +185,6 @@ def _as_os_error() -> Iterator[None]:
         if isinstance(error, (OSError, TableError)) or not is_from_outside(error):
             raise
         raise OSError(f"{type(error).__name__}: {error}") from error
-
-
-def _list_arrow(folder: str, filesystem: FileSystem, path: str) -> Iterator[Listed]:
-    for info in filesystem.get_file_info(FileSelector(path, recursive=True)):
-        if info.type == FileType.File:
-            yield Listed(_below(folder, path, info.path), info.size, _arrow_ms(info))
-
-
-def _list_fsspec(folder: str, filesystem: Any) -> Iterator[Listed]:
-    path = filesystem._strip_protocol(folder).rstrip("/")
-    filesystem.invalidate_cache()
-    found = filesystem.find(path, detail=True)
-    if not found:
-        filesystem.info(path)  # raises FileNotFoundError: `find` has no error for a folder that does not exist
-    for info in found.values():
-        # not an empty object that stands for a folder
-        if info["type"] == "file" and not info["name"].endswith("/") and info["name"] != path:
-            yield Listed(_below(folder, path, info["name"]), info["size"], _fsspec_ms(info))
 
 
 def _below(folder: str, path: str, found: str) -> str:

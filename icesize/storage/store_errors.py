@@ -78,11 +78,8 @@ def _wrong_setting(request: str, location: str, error: Exception, code: str) -> 
     bucket, endpoint, keys = _names(location)
     store, text = f"the {bucket} {_root(location)}", str(error)
     no_container = "container does not exist" in text  # an answer to several requests at once has no code
-    if (
-        code in _NO_BUCKET
-        or no_container
-        or (isinstance(error, FileNotFoundError) and not code and request == "PutObject")
-    ):
+    no_bucket = isinstance(error, FileNotFoundError) and not code and request == "PutObject"
+    if code in _NO_BUCKET or no_container or no_bucket:
         return f"{store} does not exist; check the location of the table, and {endpoint}"
     if code in _EXPIRED:
         return f"{store} rejects the credentials, which have expired; renew them ({code})"

@@ -132,9 +132,6 @@ class _Section(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def seekable(self) -> bool:
-        return True
-
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         from_where = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size_bytes}
         self._position = max(0, from_where[whence] + offset)

@@ -268,15 +268,9 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_string_view(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-        or types.is_fixed_size_binary(kind)
-    ) and not types.is_decimal(kind)
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    is_binary = types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind)
+    return bool(is_text or is_binary or types.is_fixed_size_binary(kind))
 
 
 def is_list(kind: pa.DataType) -> bool:

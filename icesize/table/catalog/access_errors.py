@@ -110,9 +110,8 @@ def requested_seconds(error: BaseException | None) -> float:
     """Return the pause that a catalog requests (`Retry-After`), at most one minute; 0 if it requests none."""
     while error is not None:
         if (response := getattr(error, "response", None)) is not None:
-            with suppress(
-                AttributeError, KeyError, TypeError, ValueError
-            ):  # no header, or a date, which servers rarely send
+            # no header, or a date, which servers rarely send
+            with suppress(AttributeError, KeyError, TypeError, ValueError):
                 return min(_LONGEST_PAUSE_SECONDS, max(0.0, float(response.headers["Retry-After"])))
         error = error.__cause__
     return 0.0
@@ -180,11 +179,9 @@ _DENIED = re.compile(r"ACCESS_DENIED|AccessDenied|Permission '?storage\.|HTTP st
 _OPERATION = re.compile(r"(?:during |calling the |storage\.objects\.)(\w+)")
 """Names of the failed S3 request in errors of PyArrow and boto3, and of the missing permission in Google's errors."""
 
+_WRITES = ("Put", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload")
 _RIGHTS = {
-    "Put": "write (s3:PutObject)",
-    "CreateMultipartUpload": "write (s3:PutObject)",
-    "UploadPart": "write (s3:PutObject)",
-    "CompleteMultipartUpload": "write (s3:PutObject)",
+    **dict.fromkeys(_WRITES, "write (s3:PutObject)"),
     "Get": "read (s3:GetObject)",
     "Head": "read (s3:GetObject, and s3:ListBucket for files that may be missing)",
     "Delete": "delete (s3:DeleteObject)",

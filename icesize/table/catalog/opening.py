@@ -126,12 +126,9 @@ def _auth(name: str, properties: dict[str, str]) -> None:
 def _jdbc(name: str, properties: dict[str, str]) -> None:
     """Convert a JDBC URI to SQLAlchemy's, in place. Spark and PyIceberg then share one database and catalog name."""
     address, _, query = properties.get("uri", "").removeprefix("jdbc:").partition("?")
+    driver = dict(parse_qsl(query, keep_blank_values=True))
     # Iceberg passes `jdbc.*` to the driver like parameters of the URI
-    given = {k: properties.pop(k) for k in [*properties] if k.startswith("jdbc.")}
-    driver = {
-        **dict(parse_qsl(query, keep_blank_values=True)),
-        **{k.removeprefix("jdbc."): v for k, v in given.items()},
-    }
+    driver |= {k.removeprefix("jdbc."): properties.pop(k) for k in [*properties] if k.startswith("jdbc.")}
     scheme, _, rest = address.partition(":")
     if scheme == "sqlite":
         properties["uri"] = f"sqlite:///{rest.removeprefix('file:')}"
@@ -457,10 +454,9 @@ def _not_found(catalog: Catalog, identifier: tuple[str, ...]) -> TableError:
 
 
 def _has_tables(catalog: Catalog, namespace: tuple[str, ...]) -> bool:
-    try:
+    with suppress(Exception):  # there is no such namespace, or a principal may have the right to load but not to list
         return bool(catalog.list_tables(namespace))
-    except Exception:  # there is no such namespace, or a principal may have the right to load but not to list
-        return False
+    return False
 
 
 def _nearest(name: str, known: list[str]) -> str:

@@ -59,14 +59,11 @@ class Journal:
         """Return the journal of an expiry of these snapshots."""
         metadata = table.metadata
         gone = set(snapshot_ids)
+        expired = [s for s in metadata.snapshots if s.snapshot_id in gone]
         files = [*metadata.statistics, *metadata.partition_statistics]
         return cls(
             str(metadata.table_uuid),
-            tuple(
-                Expired(s.snapshot_id, s.parent_snapshot_id, s.manifest_list)
-                for s in metadata.snapshots
-                if s.snapshot_id in gone
-            ),
+            tuple(Expired(s.snapshot_id, s.parent_snapshot_id, s.manifest_list) for s in expired),
             tuple(f.statistics_path for f in files if f.snapshot_id in gone),
             table.metadata_location,
             tuple(sorted(metadata.refs)),

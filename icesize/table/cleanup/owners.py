@@ -319,29 +319,22 @@ def identity_of_table(table: Table) -> tuple[str, str]:
 def shared(tables: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     """Return the names whose files must not be deleted, with the reason: another one has its UUID or location."""
     found = dict[str, str]()
-    for place, reason in ((1, _shared_location), (0, _second_name)):
+    for place, reason in ((1, _SHARED_LOCATION), (0, _SECOND_NAME)):
         names = defaultdict[str, list[str]](list)
         for name, identity in tables.items():
             names[identity[place]].append(name)
         for twins in names.values():
             for name in twins if len(twins) > 1 else ():
                 others = ", ".join(f"'{other}'" for other in twins if other != name)
-                found[name] = reason(name, others)
+                found[name] = f"Cannot delete files of '{name}': {others} {reason}"
     return found
 
 
-def _shared_location(name: str, others: str) -> str:
-    return (
-        f"Cannot delete files of '{name}': {others} has the same location, so the owner of a file is unknown; give "
-        "each table a location of its own"
-    )
-
-
-def _second_name(name: str, others: str) -> str:
-    return (
-        f"Cannot delete files of '{name}': {others} in the same catalog is another name of this table (it has the same "
-        "UUID) and may need them; drop one of the names without its files"
-    )
+_SHARED_LOCATION = "has the same location, so the owner of a file is unknown; give each table a location of its own"
+_SECOND_NAME = (
+    "in the same catalog is another name of this table (it has the same UUID) and may need them; drop one of the names "
+    "without its files"
+)
 
 
 def _cannot_be_read(failed: Sequence[str]) -> Iterator[str]:

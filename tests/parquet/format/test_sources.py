@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from icesize.parquet.format.sources import (
     MOST_JOINED_BYTES,
     BytesSource,
     LocalSource,
+    SectionSource,
     Source,
     read_ranges,
 )
@@ -22,13 +23,18 @@ from icesize.parquet.format.sources import (
 _DATA = bytes(i * 7 % 251 for i in range(5_000))
 
 
-@pytest.fixture(params=["memory", "view", "disk"])
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
+@pytest.fixture(params=["memory", "view", "disk", "section"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
     """The same file in different places."""
-    if request.param == "disk":
-        (tmp_path / "file").write_bytes(_DATA)
-        return LocalSource(str(tmp_path / "file"))
-    return BytesSource(_DATA if request.param == "memory" else memoryview(bytearray(_DATA)))
+    (tmp_path / "file").write_bytes(_DATA)
+    (tmp_path / "outer").write_bytes(b"before" + _DATA + b"behind")
+    with (tmp_path / "outer").open("rb") as outer:
+        yield {
+            "memory": BytesSource(_DATA),
+            "view": BytesSource(memoryview(bytearray(_DATA))),
+            "disk": LocalSource(str(tmp_path / "file")),
+            "section": SectionSource(outer.fileno(), len(b"before"), len(_DATA)),
+        }[request.param]
 
 
 def test_a_source_gives_its_bytes(source: Source) -> None:
