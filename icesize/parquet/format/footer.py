@@ -275,11 +275,8 @@ def _check_columns(groups: Sequence[RowGroup], columns: Sequence[Column]) -> Non
         values = i64(group.rows)
         for chunk, (path, kind, flat) in zip(group.chunks, expected, strict=True):
             metadata = chunk.metadata
-            if (
-                metadata.get(ColumnMetaData.PATH_IN_SCHEMA) != path
-                or metadata.get(ColumnMetaData.TYPE) != kind
-                or (flat and metadata[ColumnMetaData.NUM_VALUES] != values)
-            ):
+            own = metadata.get(ColumnMetaData.PATH_IN_SCHEMA), metadata.get(ColumnMetaData.TYPE)
+            if own != (path, kind) or (flat and metadata[ColumnMetaData.NUM_VALUES] != values):
                 raise DamagedFile("a column chunk is not of its column in the schema")
 
 

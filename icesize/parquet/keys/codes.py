@@ -186,12 +186,8 @@ def _texts(column: pa.ChunkedArray) -> list[bytes]:
         width = whole.shape[1] * _WORD_BYTES
         data = whole.tobytes()
         return [data[start : start + width] for start in range(0, len(data), width)]
-    if (
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_fixed_size_binary(kind)
-    ):
+    texts_or_bytes = (types.is_string, types.is_large_string, types.is_binary, types.is_fixed_size_binary)
+    if any(is_one(kind) for is_one in texts_or_bytes):
         column = column.cast(pa.large_binary())
     if not types.is_large_binary(column.type):
         raise UnsupportedTable(f"Cannot use a column of type '{kind}' as a key: its values cannot be compared as bytes")

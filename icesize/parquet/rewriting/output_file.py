@@ -299,9 +299,6 @@ def _bounds(settings: WriteSettings, footer: Footer) -> tuple[dict[int, bytes], 
 
 @damaged_as(Refusal.CORRUPT_FOOTER, "statistics")
 def _null_count(chunks: Sequence[Chunk]) -> int | None:
-    total = 0
-    for chunk in chunks:
-        if (count := null_count(chunk.statistics, chunk.values)) is None:
-            return None
-        total += count
-    return total
+    counts = [null_count(chunk.statistics, chunk.values) for chunk in chunks]
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None

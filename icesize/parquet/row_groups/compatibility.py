@@ -171,10 +171,8 @@ def _statistics_problem(chunk: Chunk, column: Column) -> str | None:
 
 def _sizes_problem(chunk: Chunk, column: Column) -> str | None:
     fields = chunk.size_statistics
-    if (
-        integer(fields, SizeStatistics.UNENCODED_BYTE_ARRAY_DATA_BYTES) is not None
-        and column.element.type != BYTE_ARRAY
-    ):
+    array_bytes = integer(fields, SizeStatistics.UNENCODED_BYTE_ARRAY_DATA_BYTES)
+    if array_bytes is not None and column.element.type != BYTE_ARRAY:
         return "a size of byte arrays, there are none"
     for field_id, highest in zip(_LEVELS, column.levels, strict=True):
         found = len(integers_of(fields, field_id))

@@ -17,13 +17,11 @@ from icesize.parquet.format.thrift import i64, integer, required_integer
 from icesize.parquet.row_groups.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.row_groups.compatibility import check_row_group, index_fits
 
-_MOVED_IN_METADATA = frozenset(
-    {
-        ColumnMetaData.DICTIONARY_PAGE_OFFSET,
-        ColumnMetaData.BLOOM_FILTER_OFFSET,
-        ColumnMetaData.BLOOM_FILTER_LENGTH,
-        ColumnMetaData.GEOSPATIAL_STATISTICS,  # Iceberg's tables have no geometries
-    }
+_MOVED_IN_METADATA = (
+    ColumnMetaData.DICTIONARY_PAGE_OFFSET,
+    ColumnMetaData.BLOOM_FILTER_OFFSET,
+    ColumnMetaData.BLOOM_FILTER_LENGTH,
+    ColumnMetaData.GEOSPATIAL_STATISTICS,  # Iceberg's tables have no geometries
 )
 
 _Place = tuple[int, int]
