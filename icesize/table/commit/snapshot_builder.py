@@ -45,19 +45,12 @@ from icesize.storage.table_storage import Storage
 from icesize.table.catalog.history import head_snapshot, summary_of
 from icesize.table.manifests.delete_index import read_deletes
 from icesize.table.manifests.entries import Entry, read_entries
-from icesize.table.manifests.file_columns import (
-    COUNTS,
-    TOTALS,
-    EntryColumns,
-    ManifestFacts,
-    totals_of,
-    with_file_counts,
-)
+from icesize.table.manifests.file_columns import COUNTS, EntryColumns, ManifestFacts, totals_of, with_file_counts
 from icesize.table.manifests.manifest_lists import encoded_list, manifests_in
 from icesize.table.manifests.packing import ManifestKind, Split, entries_by_partition, worth_folding
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.manifests.writer import ManifestWriter, target_manifest_bytes
-from icesize.table.records.summary import counts, with_totals
+from icesize.table.records.summary import TOTALS, counts, with_totals
 
 _MERGE_ENABLED = "commit.manifest-merge.enabled"
 _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", 100)

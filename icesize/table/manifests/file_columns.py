@@ -27,6 +27,7 @@ from icesize.table.manifests.avro_container import read_records
 from icesize.table.manifests.avro_values import AvroSchema, fields_reader
 from icesize.table.manifests.entries import ADDED, DELETED, EXISTING, PLACES, row_reader
 from icesize.table.manifests.manifest_lists import PartitionFields, first_row_id_of, partition_fields_of
+from icesize.table.records.summary import TOTALS
 
 Integers = NDArray[np.signedinteger[Any]]
 Row = Sequence[Any]
@@ -34,11 +35,6 @@ Row = Sequence[Any]
 _Target = tuple[str, tuple[int, ...], str | None, str | None, str | None, int | None, int | None]
 """File format, equality ids, referenced path, bounds of the paths, and place of the content of a delete file."""
 T = TypeVar("T")
-TOTALS = (
-    "total-data-files", "total-records", "total-files-size", "total-delete-files", "total-position-deletes",
-    "total-equality-deletes",
-)  # fmt: skip
-"""Keys of the totals in the summary of a snapshot."""
 
 # Indexes in a row after `PLACES`: the targets of delete files, and the column metrics of data files in the order of the
 # fields of FileMetrics after the number of records.

@@ -101,8 +101,7 @@ def _delete_counts(change: str, deletes: Sequence[DeleteFile | NewDeleteFile]) -
     return numbers
 
 
-# Iceberg's running totals, and the counts of a snapshot that are added to and subtracted from each.
-_TOTALS = {
+TOTALS = {
     "total-records": ("added-records", "deleted-records"),
     "total-files-size": ("added-files-size", "removed-files-size"),
     "total-data-files": ("added-data-files", "deleted-data-files"),
@@ -110,6 +109,7 @@ _TOTALS = {
     "total-position-deletes": ("added-position-deletes", "removed-position-deletes"),
     "total-equality-deletes": ("added-equality-deletes", "removed-equality-deletes"),
 }
+"""Iceberg's running totals, and the counts of a snapshot that are added to and subtracted from each."""
 
 
 def with_totals(
@@ -120,13 +120,13 @@ def with_totals(
     With `counted` totals, those of the parent do not count. If the parent lacks a total, or has no number for it, the
     total is unknown and omitted, as in Iceberg's own writer. A negative total is also omitted.
     """
-    before: Mapping[str, str] = dict.fromkeys(_TOTALS, "0")
+    before: Mapping[str, str] = dict.fromkeys(TOTALS, "0")
     if counted is not None:
         return Summary(operation, **{**facts, **{name: str(total) for name, total in counted.items()}})
     if parent is not None:
         before = parent.summary.additional_properties if parent.summary else {}
     totals = dict[str, str]()
-    for name, (added, removed) in _TOTALS.items():
+    for name, (added, removed) in TOTALS.items():
         try:
             total = int(before[name]) + int(facts.get(added, 0)) - int(facts.get(removed, 0))
         except (KeyError, ValueError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -125,9 +126,7 @@ def _named(batch: pa.RecordBatch) -> dict[str, Any]:
     return found
 
 
-def _columns(
-    columns: Mapping[str, Any], encoded: bool, within: str
-) -> tuple[list[str], list[int | None], list[int]]:  # fmt: skip
+def _columns(columns: Mapping[str, Any], encoded: bool, within: str) -> tuple[list[str], list[int | None], list[int]]:
     rows = pa.table(dict(columns))
     where = "path" if "path" in columns else "key"
     if within:
@@ -145,13 +144,10 @@ def _columns(
 def _times_ms(times: pa.ChunkedArray) -> list[int]:
     """Return milliseconds since 1970 from timestamps, texts in ISO 8601 (without a zone: UTC), or such numbers."""
     if pa.types.is_string(times.type) or pa.types.is_large_string(times.type):
-        try:
-            times = times.cast(_MS)
-        except pa.ArrowInvalid:
-            try:
-                times = times.cast(pa.timestamp("ms"))
-            except pa.ArrowInvalid:
-                times = times.cast(pa.int64())
+        for kind in (_MS, pa.timestamp("ms")):
+            with suppress(pa.ArrowInvalid):
+                times = times.cast(kind)
+                break
     elif pa.types.is_timestamp(times.type):
         times = times.cast(pa.timestamp("ms", times.type.tz), safe=False)
     found: list[int] = times.cast(pa.int64()).to_pylist()
