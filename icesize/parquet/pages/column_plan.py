@@ -10,13 +10,7 @@ from numpy.typing import NDArray
 from pyroaring import BitMap
 
 from icesize.parquet.format.footer import Chunk, Footer, RowGroup
-from icesize.parquet.format.pages import (
-    DICTIONARY_ENCODINGS,
-    DictionaryPage,
-    Pages,
-    data_encodings,
-    dictionary_page,
-)
+from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, DictionaryPage, Pages, data_encodings, dictionary_page
 from icesize.parquet.format.refusals import Refusal
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source

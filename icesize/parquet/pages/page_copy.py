@@ -27,15 +27,7 @@ from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source, read_ranges
 from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics
-from icesize.parquet.format.thrift import (
-    I32,
-    Fields,
-    i32,
-    i64,
-    integers_field,
-    struct_field,
-    structs_field,
-)
+from icesize.parquet.format.thrift import I32, Fields, i32, i64, integers_field, struct_field, structs_field
 from icesize.parquet.pages.column_plan import ColumnPlan, Part, Piece
 from icesize.parquet.row_groups.assembly import Assembly, ColumnPart, GroupPart
 from icesize.parquet.row_groups.compatibility import check_encoding, index_fits

@@ -21,12 +21,7 @@ from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import column_orders
 from icesize.parquet.ordering.sort_order import sorter_of
 from icesize.parquet.reading.extremes import own_footer
-from icesize.parquet.row_groups.compatibility import (
-    check_file,
-    check_row_group,
-    rare_codecs,
-    rare_encodings,
-)
+from icesize.parquet.row_groups.compatibility import check_file, check_row_group, rare_codecs, rare_encodings
 from icesize.parquet.row_groups.footer_lineage import without_lineage
 from icesize.planning.files import FileFact
 

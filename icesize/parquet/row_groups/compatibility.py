@@ -22,17 +22,7 @@ from icesize.parquet.format.footer import Chunk, Footer, RowGroup
 from icesize.parquet.format.page_index import concatenate
 from icesize.parquet.format.pages import DICTIONARY_ENCODINGS, PLAIN, data_encodings
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
-from icesize.parquet.format.schema import (
-    BOOLEAN,
-    BYTE_ARRAY,
-    DOUBLE,
-    FLOAT,
-    INT32,
-    INT64,
-    INT96,
-    LINEAGE_IDS,
-    Column,
-)
+from icesize.parquet.format.schema import BOOLEAN, BYTE_ARRAY, DOUBLE, FLOAT, INT32, INT64, INT96, LINEAGE_IDS, Column
 from icesize.parquet.format.statistics import bound_order, column_orders, is_trusted, orders_by_type
 from icesize.parquet.format.thrift import (
     BINARY,

@@ -31,13 +31,7 @@ from icesize.parquet.format.refusals import CopyRefused, DamagedFile
 from icesize.parquet.format.schema import DOUBLE, FLOAT, ROW_ID, Column
 from icesize.parquet.format.sources import Source
 from icesize.parquet.format.statistics import Order, bound_order
-from icesize.parquet.format.thrift import (
-    binary,
-    boolean,
-    integer,
-    required_integer,
-    structs_of,
-)
+from icesize.parquet.format.thrift import binary, boolean, integer, required_integer, structs_of
 from icesize.parquet.verify.values import Extremes, Leaves, ValueReader, extremes_of, is_unsigned
 
 MOST_PROBLEMS = 20

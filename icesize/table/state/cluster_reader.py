@@ -26,14 +26,7 @@ from icesize.table.manifests.file_columns import read_described
 from icesize.table.manifests.manifest_lists import inherited_from
 from icesize.table.manifests.repeated_files import listed_twice
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.state.live_files import (
-    FILE_BYTES,
-    Keep,
-    Obstacles,
-    current_manifests,
-    every_manifest,
-    unfit_specs,
-)
+from icesize.table.state.live_files import FILE_BYTES, Keep, Obstacles, current_manifests, every_manifest, unfit_specs
 
 _BOUNDS_BYTES = 200
 """Approximate memory of the bounds of one column of a file."""
