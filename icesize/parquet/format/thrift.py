@@ -133,14 +133,10 @@ def _skip_struct(data: Bytes, at: int, depth: int) -> int:
         if header < 16:
             _, at = read_varint(data, at)
         kind = header & 15
-        if kind in _VARINTS:
-            while at < size and data[at] > 0x7F:
-                at += 1
-            at += 1
-        elif kind == 0:
+        if kind == 0:
             raise DamagedFile("a field without type")
-        elif kind > BOOLEAN_FALSE:
-            at = skip(data, at, kind, depth + 1)
+        if kind > BOOLEAN_FALSE:
+            at = _after_varint(data, at) if kind in _VARINTS else skip(data, at, kind, depth + 1)
     raise DamagedFile("a struct is cut off")
 
 
@@ -190,12 +186,8 @@ def read_struct(
             fields[field_id] = (kind, value)
             continue
         end = at
-        if kind in _VARINTS:
-            while end < size and data[end] > 0x7F:
-                end += 1
-            end += 1
-        elif kind > BOOLEAN_FALSE:
-            end = skip(data, at, kind)
+        if kind > BOOLEAN_FALSE:
+            end = _after_varint(data, at) if kind in _VARINTS else skip(data, at, kind)
         fields[field_id] = (kind, data[at:end])
         at = end
     raise DamagedFile("a struct is cut off")
@@ -265,13 +257,8 @@ def _raw_if_any(fields: Fields, field_id: int, kinds: Container[int], what: str)
 
 def integer(fields: Fields, field_id: int) -> int | None:
     """Return the value of an integer field, None if it is absent."""
-    found = fields.get(field_id)
-    if found is None:
-        return None
-    if found[0] not in _VARINTS:
-        raise DamagedFile(f"field {field_id} is not an integer")
-    encoded, _ = read_varint(found[1], 0)
-    return (encoded >> 1) ^ -(encoded & 1)
+    raw = _raw_if_any(fields, field_id, _VARINTS, "an integer")
+    return None if raw is None else signed(read_varint(raw, 0)[0])
 
 
 def required_integer(fields: Fields, field_id: int) -> int:
