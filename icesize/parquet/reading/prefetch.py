@@ -53,22 +53,16 @@ class Fetched:
         paths = [path for file in inputs if (path := self._storage.local_path(file.path)) is not None]
         if len(paths) == len(inputs):
             return [_local(path) for path in paths]
-        known = [self._sources.get(file.path) for file in inputs]
-        fetched = iter(self._fetch_all([file for file, source in zip(inputs, known, strict=True) if source is None]))
-        found = [next(fetched) if source is None else source for source in known]
+        limits, missing = self._limits, [file for file in inputs if file.path not in self._sources]
+        fetched = within_bytes(self._fetch, missing, _size_bytes, limits.requested_bytes, limits.requests)
+        kept = iter([self._room.keep(data) if isinstance(data, bytes) else data for data in fetched])
+        found = [self._sources.get(file.path) or next(kept) for file in inputs]
         self._sources |= {f.path: s for f, s in zip(inputs, found, strict=True) if not isinstance(s, Refusal)}
         return found
 
     def fetch_remote(self, inputs: Sequence[FileFact]) -> None:
         """Fetch the inputs that are not local, before they are read more than once."""
-        remote = [file for file in inputs if self._storage.local_path(file.path) is None]
-        if remote:
-            self.fetch(remote)
-
-    def _fetch_all(self, inputs: Sequence[FileFact]) -> list[Source | Refusal]:
-        limits = self._limits
-        fetched = within_bytes(self._fetch, inputs, _size_bytes, limits.requested_bytes, limits.requests)
-        return [self._room.keep(data) if isinstance(data, bytes) else data for data in fetched]
+        self.fetch([file for file in inputs if self._storage.local_path(file.path) is None])
 
     def _fetch(self, input_file: FileFact) -> bytes | Source | Refusal:
         try:
@@ -172,5 +166,5 @@ def _on_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        LOG.warning("Cannot keep fetched files in %s: %s", local_folder() or tempfile.gettempdir(), error)
+        LOG.warning("Cannot keep fetched files in %s: %s", local_folder(), error)
         raise CopyRefused(Refusal.NO_ROOM, str(error)) from error
