@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
     AssertCurrentSchemaId,
@@ -24,6 +24,7 @@ from pyiceberg.transforms import IdentityTransform
 from icesize.errors import ClusteringOff, PolicyError, TableError
 from icesize.parquet.files.metrics import Leaf, leaves
 from icesize.parquet.files.settings import WriteSettings
+from icesize.parquet.ordering.cluster_order import ascending
 from icesize.planning.cluster_by import (
     BY_PROPERTY,
     FIELD_IDS_PROPERTY,
@@ -281,7 +282,7 @@ def _to_keep(by: ClusterBy, metadata: TableMetadata) -> tuple[tuple[TableUpdate,
     properties = {key: value for key, value in _names_to_keep(by, metadata).items() if stored.get(key) != value}
     if _stored_strategy(stored) != by.strategy:
         properties[STRATEGY_PROPERTY] = by.strategy
-    wanted = _ascending(by.field_ids) if by.strategy == SORT else []
+    wanted = ascending(by.field_ids) if by.strategy == SORT else []
     order, notes = _order_to_keep(metadata, wanted)
     words = [f"{key}={value}" for key, value in properties.items()]
     words += [_order_words(metadata, wanted)] if order else []
@@ -387,15 +388,11 @@ def _order_words(metadata: TableMetadata, fields: Sequence[SortField]) -> str:
     return f"sort order ({_words(metadata, fields) or 'none'})"
 
 
-def _ascending(field_ids: Sequence[int]) -> list[SortField]:
-    return [SortField(i, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST) for i in field_ids]
-
-
 def _is_ours(metadata: TableMetadata) -> bool:
     """Return True if icesize set the table's sort order, as shown by the properties of a sort."""
     ids = _remembered_ids(metadata)
     is_sort = _stored_strategy(metadata.properties) == SORT
-    return ids is not None and is_sort and metadata.sort_order().fields == _ascending(ids)
+    return ids is not None and is_sort and metadata.sort_order().fields == ascending(ids)
 
 
 def _to_order(metadata: TableMetadata, fields: list[SortField]) -> tuple[TableUpdate, ...]:

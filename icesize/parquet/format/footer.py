@@ -73,11 +73,6 @@ class Chunk:
         return required_integer(self.metadata, ColumnMetaData.TOTAL_UNCOMPRESSED_SIZE)
 
     @property
-    def type(self) -> int:
-        """Physical type of its values (parquet.thrift, Type)."""
-        return required_integer(self.metadata, ColumnMetaData.TYPE)
-
-    @property
     def encodings(self) -> set[int]:
         """Encodings of values and levels of all its pages."""
         return set(integers_of(self.metadata, ColumnMetaData.ENCODINGS))

@@ -16,6 +16,7 @@ from icesize.parquet.format.thrift import (
     boolean,
     check_widths,
     integer,
+    raw_of,
     read_struct,
     write_struct,
 )
@@ -175,7 +176,7 @@ def _walk_children(
 def _logical(fields: Fields) -> tuple[object, ...] | None:
     converted = integer(fields, SchemaElement.CONVERTED_TYPE)
     if SchemaElement.LOGICAL_TYPE in fields:
-        return _of_union(fields[SchemaElement.LOGICAL_TYPE])
+        return _of_union(raw_of(fields, SchemaElement.LOGICAL_TYPE, STRUCT))
     if converted is None or converted in (_INT_32, _INT_64):
         return None
     if converted == _DECIMAL:
@@ -183,15 +184,12 @@ def _logical(fields: Fields) -> tuple[object, ...] | None:
     return _LOGICAL.get(converted, (CONVERTED, converted))
 
 
-def _of_union(value: tuple[int, bytes]) -> tuple[object, ...] | None:
-    if value[0] != STRUCT:
-        raise DamagedFile("the logical type is no struct")
-    union, _ = read_struct(value[1])
+def _of_union(value: bytes) -> tuple[object, ...] | None:
+    union, _ = read_struct(value)
     if len(union) != 1:
         raise DamagedFile("the logical type is not one")
-    ((logical, (kind, raw)),) = union.items()
-    if kind != STRUCT:
-        raise DamagedFile("the logical type has no parameters")
+    (logical,) = union
+    raw = raw_of(union, logical, STRUCT)
     parameters, _ = read_struct(raw)
     if logical == LogicalType.INTEGER and _is_plain_integer(parameters):
         return None

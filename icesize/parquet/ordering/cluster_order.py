@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pyiceberg.table.sorting import NullOrder, SortDirection
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField
 from pyiceberg.transforms import IdentityTransform
 
 from icesize.parquet.files.partitioning import source_array, source_path
@@ -45,7 +45,9 @@ class RowOrder:
         paths = [source_path(schema, field_id) for field_id in by.field_ids]
         sources = tuple((schema.fields[path[0]].name, path[1:]) for path in paths)
         strategy = by.strategy if len(sources) > 1 else SORT
-        return RowOrder(strategy, sources, _sort_order_id(by, settings) if by.strategy == SORT else None)
+        order = settings.sort_order
+        is_order = by.strategy == SORT and order.fields == ascending(by.field_ids)
+        return RowOrder(strategy, sources, order.order_id if is_order else None)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -237,13 +239,6 @@ class CurveRanking(Ranking):
         return pa.table({"place": compared.column(0).to_numpy() >> below << below})
 
 
-def _sort_order_id(by: ClusterBy, settings: WriteSettings) -> int | None:
-    order = settings.sort_order
-    plain = all(
-        isinstance(field.transform, IdentityTransform)
-        and field.direction == SortDirection.ASC
-        and field.null_order == NullOrder.NULLS_FIRST
-        for field in order.fields
-    )
-    same = tuple(field.source_id for field in order.fields) == by.field_ids
-    return order.order_id if plain and same else None
+def ascending(field_ids: Iterable[int]) -> list[SortField]:
+    """Return the fields of the table's sort order for a sort by these columns."""
+    return [SortField(i, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST) for i in field_ids]

@@ -44,13 +44,7 @@ class Count(NamedTuple):
 
     def plus(self, other: Count) -> Count:
         """Return the sum."""
-        known = self.nulls is not None and other.nulls is not None
-        both = self.entries is not None and other.entries is not None
-        return Count(
-            self.entries + other.entries if both else None,  # type: ignore[operator]
-            self.nulls + other.nulls if known else None,  # type: ignore[operator]
-            self.ends.plus(other.ends),
-        )
+        return Count(_sum(self.entries, other.entries), _sum(self.nulls, other.nulls), self.ends.plus(other.ends))
 
     def agrees(self, other: Count) -> bool:
         """Return whether both may be the count of one column."""
@@ -59,6 +53,10 @@ class Count(NamedTuple):
     def counts_agree(self, other: Count) -> bool:
         """Return whether both may be the count of one column, without a comparison of ends."""
         return all(a is None or b is None or a == b for a, b in zip(self[:2], other[:2], strict=True))
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 Names = Mapping[str, MappedField]

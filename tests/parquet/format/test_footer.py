@@ -373,9 +373,9 @@ def _element(number: int, **changes: tuple[int, bytes] | None) -> Callable[[Tree
         (_element(1, f5=i32(1)), "neither a value nor a group"),
         (_element(1, f4=bytes_field(b"\xff")), "a name is no UTF-8"),
         (_element(1, f4=bytes_field(b"small")), "two columns of one name"),
-        (_element(1, f10=i32(1)), "the logical type is no struct"),
+        (_element(1, f10=i32(1)), "field 10 is missing or of type 5"),
         (_element(1, f10=(STRUCT, b"\0")), "the logical type is not one"),
-        (_element(1, f10=(STRUCT, write_struct({1: i32(1)}))), "the logical type has no parameters"),
+        (_element(1, f10=(STRUCT, write_struct({1: i32(1)}))), "field 1 is missing or of type 5"),
     ],
 )
 def test_a_schema_that_is_no_tree_is_corrupt(edit: Callable[[Tree], None], why: str) -> None:
