@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -169,20 +170,16 @@ def _listed(catalog: Catalog, namespace: Name, ask: Ask) -> tuple[list[Name], li
     """Return tables and namespaces directly below a namespace, or the error. The root has no tables."""
     try:
         tables = [tuple(name) for name in ask(catalog.list_tables, namespace)] if namespace else []
-        below = [tuple(name) for name in _namespaces(catalog, namespace, ask)]
+        below = list[Name]()
+        with suppress(*(_SINGLE_LEVEL if namespace else ())):
+            below += (tuple(name) for name in ask(catalog.list_namespaces, namespace))
     except Exception as error:  # each catalog client raises its own errors
         return error
     return tables, [name for name in below if len(name) > len(namespace)]
 
 
-def _namespaces(catalog: Catalog, namespace: Name, ask: Ask) -> list[Name]:
-    try:
-        below: list[Name] = ask(catalog.list_namespaces, namespace)
-    except (NoSuchNamespaceError, BadRequestError):
-        if not namespace:
-            raise
-        return []  # a catalog with a single level of namespaces
-    return below
+_SINGLE_LEVEL = (NoSuchNamespaceError, BadRequestError)
+"""Errors of a catalog whose namespaces have none below them."""
 
 
 def load_named(catalog: Catalog, name: Name, ask: Ask = _ask) -> Table | NotLoaded:

@@ -49,9 +49,8 @@ def columns_advised(current: Current, layout: Layout, keep: Keep = lambda manife
     if not fields:
         return ()
     by = ClusterBy(tuple(f.name for f in fields), tuple(f.field_id for f in fields), SORT, sealed_set_bytes=1)
-    files = ClusterReader(by, current.policy.apply_deletes, store_of(current.uuid)).read(
-        metadata, current.table.io, keep
-    )
+    reader = ClusterReader(by, current.policy.apply_deletes, store_of(current.uuid))
+    files = reader.read(metadata, current.table.io, keep)
     owned = {key: some for key, some in files.items() if key in layout.partitions}
     return advise_clustering(current.name, owned, candidates, current.policy)
 
