@@ -47,7 +47,7 @@ STREAMS: dict[str, dict[str, Any]] = {
 `killed-writing` when a worker has begun a file.
 """
 
-bulk_delete.FILES_BETWEEN_CHECKS = 2
+FILES_BETWEEN_CHECKS = 2
 """Files that expiry and orphan cleanup delete between two looks at the table here, so that a kill falls between."""
 
 
@@ -130,6 +130,7 @@ def maintain(lake: Lake, job: str) -> None:
 
 def main(folder: Path, action: str) -> None:
     """Runs one action to its end."""
+    bulk_delete.FILES_BETWEEN_CHECKS = FILES_BETWEEN_CHECKS
     lake = Lake(lake_catalog(folder), folder)
     maintain(lake, action) if action in JOBS else stream(lake, action)
 
