@@ -104,9 +104,10 @@ def _section(command: click.Command) -> str:
 
 
 def _example(command: click.Command) -> list[str]:
-    """Return the first example with options: the usage shows the form of others, and `--help` prints all."""
+    """Return the command's first example with options: the usage shows the form of others, and `--help` prints all."""
     lines = [line.strip() for line in (command.epilog or "").partition("Examples:\n")[2].splitlines()]
-    return [line for line in lines if " -" in line or not line.startswith("icesize")][:1]
+    own = f"icesize {command.name} "
+    return [line for line in lines if (line.startswith(own) and " -" in line) or not line.startswith("icesize")][:1]
 
 
 def _shared_rows() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:

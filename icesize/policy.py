@@ -85,7 +85,7 @@ class SizePolicy:
     apply_deletes            true: files with pending deletes are merged, without the deleted rows
     into_current_spec        true: `maintain` moves rows of old partition specs into partitions of the current one
     delete_ratio_threshold   share of rows known to be deleted at which a file is rewritten; with upserts: 0.2
-    delete_ratio_spread      0.4: files fall due at 60 to 100 % of the threshold; 0: all at 100 %; with upserts: 0.4
+    delete_ratio_spread      share of the threshold over which rewrites spread (0.4: 60 to 100 %); with upserts: 0.4
     delete_file_threshold    number of delete files at which their data file is rewritten; unset: never
     max_delete_files         delete files that may apply to one data file after a batch
     close_file_cost_bytes    cost of opening and closing a file, in bytes of writing

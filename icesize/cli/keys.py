@@ -44,6 +44,7 @@ def deduplicate(target: Target, *, key: list[str] | None, order_by: list[str] | 
     "Change the key of a table with upserts",
     "icesize rekey lake.db.orders --key id,region --dry-run",
     "icesize rekey lake.db.orders --order-by changed_at,sequence --ties last_delete",
+    needs="{--key|--order-by|--delete-when|--ties|--tombstones}",
 )
 @names_option("--key", "Columns that identify a row.")
 @names_option("--order-by", "Columns by which a later row is recognized; an empty string removes the stored value.")

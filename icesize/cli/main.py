@@ -85,7 +85,7 @@ class _Group(click.Group):
     type=click.Choice(["text", "json"]),
     default="text",
     envvar="ICESIZE_LOG_FORMAT",
-    help="Format of the log on standard error. json: one object a line, also without --verbose.",
+    help="Format of the log on standard error. json: one object a line, even without --verbose.",
 )
 def main(log_format: str) -> None:
     """Keep the files of Apache Iceberg tables well sized. TABLE is CATALOG.NAMESPACE.TABLE.

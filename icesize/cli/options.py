@@ -216,13 +216,14 @@ def _existing(name: str, given: Mapping[str, str]) -> Catalog:
     return open_catalog(name, {"init_catalog_tables": "false", **given})
 
 
-def command(name: str, short: str, *examples: str) -> Callable[[Callable[..., Any]], click.Command]:
+def command(name: str, short: str, *examples: str, needs: str = "") -> Callable[[Callable[..., Any]], click.Command]:
     """Return the decorator of a command, with a short description for the list and examples for its own help.
 
-    Each example is a command line as you type it.
+    Each example is a command line as you type it. The usage begins with `needs`, options of which one is required.
     """
     lines = "\n".join(f"  {example}" for example in examples)
-    return click.command(name, short_help=short, epilog=f"\b\nExamples:\n{lines}")
+    usage = f"{needs} [OPTIONS]".strip()
+    return click.command(name, short_help=short, epilog=f"\b\nExamples:\n{lines}", options_metavar=usage)
 
 
 def partition_option(*, required: bool) -> Callable[[_Command], _Command]:
@@ -379,7 +380,7 @@ def table_options(command: Callable[..., Any], *, required: bool = True, metavar
         "--branch",
         metavar="NAME",
         default=MAIN,
-        help="The branch of the table to read and to commit to; default: main.",
+        help="The branch to read and to commit to, for one table; default: main.",
     )
     @click.option("--json", "as_json", is_flag=True, help="Print only the result, as JSON.")
     @click.option("--verbose", "-v", count=True, help="Log progress to standard error; -vv logs more.")

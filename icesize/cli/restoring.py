@@ -19,6 +19,7 @@ from icesize.units import format_count
     "icesize versions lake.db.events --partition hour=h191",
     "icesize restore lake.db.events --partition hour=h191 --snapshot 3817798880064455296 --dry-run",
     "icesize restore lake.db.events --partition hour=h191 --as-of 2026-01-31T12:00",
+    needs="{--snapshot ID|--as-of TIME}",
 )
 @options.partition_option(required=True)
 @click.option(

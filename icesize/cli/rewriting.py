@@ -147,7 +147,7 @@ def rewrite_deletes(target: Target, *, policy: Mapping[str, str], dry_run: bool)
     """Merge the delete files of each data file of TABLE to which more than max-delete-files apply.
 
     Data files do not change. If rewriting a data file costs less, `compact` does that instead. Exit code 1 if every
-    rewrite conflicted with other writers, or one failed because of a mistake in icesize.
+    rewrite conflicted with other writers, or one failed because of a bug of icesize.
     """
     report = target.open(policy).rewrite_deletes(dry_run=dry_run)
     failed = bool((report.conflicts and not report.snapshot_ids) or report.internal_errors)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def spark_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--master`, `--remote` and `--conf`, whose values become one SparkChoice named `spark`."""
 
-    @click.option("--master", metavar="URL", help="Work with Spark at this master, such as 'local[*]'.")
+    @click.option("--master", metavar="URL", help="Work with Spark at this master, such as `'local[*]'`.")
     @click.option("--remote", metavar="URL", help="Work with Spark Connect at this address, such as sc://host.")
     @pair_option("--conf", "A setting of the Spark session.")
     @wraps(command)
