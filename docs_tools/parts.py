@@ -53,12 +53,15 @@ def rooms() -> str:
 
 
 def store_properties() -> str:
-    """Return the properties of PyIceberg that the object stores' client uses, then those with another effect."""
-    used = list[str]()
-    noted = dict[str, list[str]]()
-    for key, name in (S3 | GCS | AZURE).items():
-        (noted.setdefault(name.strip("()"), []) if name.startswith("(") else used).append(f"`{key}`")
-    return "\n".join([f"- {', '.join(used)}", *(f"- {', '.join(keys)}: {effect}" for effect, keys in noted.items())])
+    """Return a row for the properties of each store that the client uses, and for each other effect of properties."""
+    stores = {"settings for S3": S3, "settings for GCS": GCS, "settings for ADLS": AZURE}
+    found = {effect: list[str]() for effect in stores}
+    for settings, names in stores.items():
+        for key, name in names.items():
+            effect = name.strip("()") if name.startswith("(") else settings
+            found.setdefault(effect, []).append(f"`{key}`")
+    rows = (f"| {', '.join(keys)} | {effect} |" for effect, keys in found.items())
+    return "\n".join(["| property | effect |", "|---|---|", *rows])
 
 
 PARTS: dict[str, Callable[[], str]] = {
