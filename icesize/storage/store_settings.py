@@ -115,7 +115,7 @@ def _mapped(properties: Mapping[str, str], names: Mapping[str, str], prefixes: t
 
 def _s3(bucket: str, properties: Mapping[str, str]) -> tuple[Config, str]:
     config = _mapped(properties, S3, ("s3.", "client."))
-    if properties.get("s3.remote-signing-enabled", "false").lower() == "true":
+    if str(properties.get("s3.remote-signing-enabled")).lower() == "true":
         raise _UnmappedError("the catalog signs the requests ('s3.remote-signing-enabled')")
     for flag in ("skip_signature", "virtual_hosted_style_request"):
         if flag in config:
@@ -128,7 +128,7 @@ def _s3(bucket: str, properties: Mapping[str, str]) -> tuple[Config, str]:
     if "access_key_id" not in config and not config.get("skip_signature"):
         _check_credentials()
     endpoint = config.get("endpoint")
-    if endpoint is None and ("region" not in config or properties.get("s3.resolve-region", "").lower() == "true"):
+    if endpoint is None and ("region" not in config or str(properties.get("s3.resolve-region")).lower() == "true"):
         config |= {"region": found} if (found := _region_of(bucket)) else {}
     if endpoint is not None:
         address = str(endpoint) if "://" in str(endpoint) else f"https://{endpoint}"

@@ -376,6 +376,7 @@ def test_times_and_proxies_are_mapped() -> None:
         ("s3://b/t", {**S3, "py-io-impl": "own.IO"}, "'py-io-impl' is own.IO"),
         ("s3://b/t", {**S3, "s3.signer": "S3V4RestSigner"}, "'s3.signer' has no counterpart"),
         ("s3://b/t", {**S3, "s3.remote-signing-enabled": "true"}, "the catalog signs the requests"),
+        ("s3://b/t", {**S3, "s3.remote-signing-enabled": True}, "the catalog signs the requests"),
         ("s3://b/t", {**S3, "s3.role-arn": "arn"}, "'s3.role-arn' has no counterpart"),
         ("s3://b/t", {**S3, "client.profile-name": "p"}, "'client.profile-name' has no counterpart"),
         ("s3://b/t", {**S3, "s3.request-timeout": "soon"}, "'soon' is no number of seconds"),

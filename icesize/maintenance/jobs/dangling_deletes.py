@@ -83,7 +83,7 @@ def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> 
     watch.lap("commit")
     facts = outcome.done[0].facts if outcome.done else {}
     unknown = f"{format_count(len(unread), 'position delete file')} could not be read"
-    notes = (f"{unknown}: it goes only if all data files are newer",) if unread else ()
+    notes = (f"{unknown}: such a file goes only if all data files are newer",) if unread else ()
     return DanglingReport(
         current.name,
         () if dry_run else outcome.snapshot_ids,

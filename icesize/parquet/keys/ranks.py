@@ -33,12 +33,14 @@ def by_order(
 ) -> Places:
     """Return the places of rows by the `first` columns, then by the columns of an order, then by the `last` ones.
 
-    NULL is older than any value: the column is younger than the row.
+    NULL is older than any value: the column is younger than the row. NaN is older than any number.
     """
     columns = dict[str, pa.Array | pa.ChunkedArray](first)
     for number, column in enumerate(order):
         if column.null_count:
             columns[f"known{number}"] = column.is_valid()
+        if types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
+            columns[f"number{number}"] = pc.invert(pc.is_nan(column))
         columns[f"order{number}"] = sortable(column)
     table = pa.table({**columns, **(last or {})})
     places: Places = pc.sort_indices(table, sort_keys=[(name, "ascending") for name in table.column_names]).to_numpy()

@@ -39,7 +39,7 @@ def with_columns_of(
         new = {extra.path: columns.iceberg_type(extra.kind) for extra in found}
         change = add_columns(new, fold is str, batch.environment.new_id())
         batch_commit.change(batch.handle, current, change, batch.environment)
-        current = batch.handle.load()
+        current = batch.handle.load(batch.environment)
         found = extras()
     columns.refuse(found, current.name, way_on)
     return current

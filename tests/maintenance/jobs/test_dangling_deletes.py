@@ -230,7 +230,9 @@ def test_a_delete_file_that_cannot_be_read_stays(lake: SqlCatalog) -> None:
     local(damaged).write_bytes(b"x" * live_deletes(table)[0].data_file.file_size_in_bytes)
     report = removed(lake)
     assert (report.delete_files, left(lake)) == (1, [damaged])
-    assert report.notes == ("1 position delete file could not be read: it goes only if all data files are newer",)
+    assert report.notes == (
+        "1 position delete file could not be read: such a file goes only if all data files are newer",
+    )
     rewritten(lake, third)
     assert (removed(lake).delete_files, left(lake)) == (1, [])
 

@@ -16,6 +16,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, StringType
 
 from icesize.errors import BatchError, SchemaMismatch
+from icesize.parquet.keys.ranks import by_order
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.upserts.events import newest_events
 from icesize.table.upserts.lookup import not_older
@@ -166,6 +167,12 @@ def test_nan_in_a_row_is_older_than_any_value() -> None:
     """No event has NaN; a row that another writer gave one is replaced by any event."""
     rows, theirs = pa.table({"d": [math.nan, 2.0, -0.0]}), pa.table({"d": [-math.inf, 2.0, 0.0]})
     assert not_older(rows, theirs).tolist() == [False, True, True]
+
+
+def test_nan_has_the_same_age_among_rows() -> None:
+    """Of two rows with one key, a number is newer than NaN, and NaN is newer than NULL."""
+    column = pa.chunked_array([[5.0, math.nan, None, -math.inf]])
+    assert by_order({}, [column]).tolist() == [2, 1, 3, 0]
 
 
 def test_the_greatest_row_does_not_depend_on_the_order_of_columns() -> None:
