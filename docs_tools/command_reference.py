@@ -47,7 +47,7 @@ EXPLAINED = frozenset(
 """Commands whose link leads to more than their help says, so that the page takes only its first paragraph."""
 INTRODUCTIONS = {
     "scan": "These commands read tables and change nothing, except `streams --forget`, which removes a stream.",
-    "compact": "These commands write new files and commit them; rows do not change. `maintain` also expires snapshots.",
+    "compact": "These commands change files, not rows. `maintain` also expires snapshots.",
     "deduplicate": "These commands concern tables with a key. `deduplicate` deletes rows; preview it first.",
     "restore": "These commands change the rows of a partition, or delete files permanently. Preview them first.",
     "demo": "Run `demo` to see icesize work, and `doctor` to check what works on your machine.",
