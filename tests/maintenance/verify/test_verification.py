@@ -105,7 +105,7 @@ def test_counts_that_the_manifest_does_not_have(lake: SqlCatalog) -> None:
     verification = opened(lake).verify()
     # no reader uses the total of sizes, and Spark's `add_files` commits a wrong one
     assert [detail.split(" of ")[0] for detail in found(verification)["totals"]] == [
-        "'total-data-files'", "'total-records'",
+        "'total-records'", "'total-data-files'",
     ]  # fmt: skip
     assert not verification.is_valid
 
