@@ -324,11 +324,11 @@ def test_arrow_tables_need_no_dataframe(spark: SparkSession, lake: Lake, orders:
 def test_maps_of_keys_stay_where_they_are_wanted(
     spark: SparkSession, lake: Lake, orders: SizedTable, tmp_path: Path
 ) -> None:
-    """With `index_dir`, a sink keeps maps there; "scan" keeps none, and both find the same rows."""
+    """With `index_dir`, a sink keeps maps of files that it searched; "scan" keeps none, and both find the same rows."""
     with_maps = orders.sink("s", mode="upsert", index_dir=str(tmp_path / "keys"), index_bytes="1MiB", **RULE)
     with_maps.run(changes(spark, (1, "new", 1, "i"), (2, "new", 1, "i")), 0)
-    assert [*(tmp_path / "keys").rglob("*.arrays")]
     with_maps.run(changes(spark, (1, "paid", 2, "u")), 1)
+    assert [*(tmp_path / "keys").rglob("*.arrays")]
     orders.sink("s", mode="upsert", lookup="scan", **RULE).run(changes(spark, (2, "paid", 2, "u")), 2)
 
     assert states(lake) == [(1, "paid", 2), (2, "paid", 2)]
