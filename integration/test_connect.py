@@ -68,6 +68,7 @@ def test_stream_append_and_compact(lake: Lake) -> None:
         told = run(server, lake, "cores", "unnamed", "stream", "append", "compact")
     assert told["cores"] == 2
     assert "on Spark Connect without 'query_id'" in told["unnamed"]
+    assert "For a checkpoint that has written without one, use the stream id 's'" in told["unnamed"]
     assert lake.rows() == rows_of(events([*range(120), *range(1000, 1600)], hours=3))
     assert set(lake.files_per_partition().values()) == {1}
     assert set(lake.operations()) == {"append", "replace"}

@@ -14,6 +14,7 @@ from operator import attrgetter
 
 from icesize.planning.files import MAIN, PartitionKey
 from icesize.planning.retention.ancestry import (
+    TOMBSTONE_BRANCH,
     VERSION_TAG,
     RefFact,
     SnapshotFact,
@@ -143,6 +144,8 @@ def _is_retained(ref: RefFact, plan: _Planning) -> bool:
         return True
     if ref.snapshot_id not in plan.table:
         return False
+    if ref.is_branch and ref.name == TOMBSTONE_BRANCH:
+        return True  # batches remove what is too old, whatever age the branch has by now
     max_age_ms = plan.rules.max_ref_age_ms if ref.max_ref_age_ms is None else ref.max_ref_age_ms
     return max_age_ms is None or plan.now_ms - plan.table[ref.snapshot_id].timestamp_ms <= max_age_ms
 

@@ -107,7 +107,8 @@ class Sink:
             raise BatchError(
                 f"Cannot commit batches of stream '{self.stream_id}' on Spark Connect without 'query_id': Spark does "
                 "not pass the id of the query there, so batch 0 of a new checkpoint would look committed already. Set "
-                "'query_id' to a text that changes with the checkpoint, such as its path"
+                "'query_id' to a text that changes with the checkpoint, such as its path. For a checkpoint that has "
+                f"written without one, use the stream id '{self.stream_id}', so that no batch is doubled or skipped"
             )
         return self.options.query_id or session.query_id_of(spark) or self.stream_id
 

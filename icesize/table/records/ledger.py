@@ -150,7 +150,8 @@ def is_done(last: LedgerEntry | None, entry: LedgerEntry, accept_new_checkpoint:
     """Return True if this batch is committed already, False if it is next. `last` is the stream's newest batch.
 
     Raises BatchOutOfOrder for a smaller batch id, and StreamMismatch for another query under the same stream id. With
-    `accept_new_checkpoint`, the new query may start its own count, once. A query that has been retired is refused
+    `accept_new_checkpoint`, the new query may start its own count, once. A query whose id was unknown, so that the
+    stream id is in its place, may continue its count under an id, once. A query that has been retired is refused
     anyway.
     """
     if last is None:
@@ -158,11 +159,13 @@ def is_done(last: LedgerEntry | None, entry: LedgerEntry, accept_new_checkpoint:
     if last.query_id != entry.query_id:
         if stream_hash(entry.query_id) in last.retired:
             raise _retired(entry, last)
-        if accept_new_checkpoint:
+        # sinks without a query id stored the stream id on Spark Connect; a new checkpoint begins with batch 0
+        has_no_id = last.query_id == last.stream_id and entry.batch_id > last.batch_id
+        if accept_new_checkpoint or has_no_id:
             return False
         raise StreamMismatch(
             f"Cannot commit batch {entry.batch_id} of stream '{entry.stream_id}': query {last.query_id} wrote batch "
-            f"{last.batch_id} under this stream id, but this is query {entry.query_id}. If two "
+            f"{last.batch_id} under this stream id, but this is query {entry.query_id}. {_same_checkpoint(last)}If two "
             "queries share the stream id, give each its own. If the checkpoint is new, its first batches may contain "
             "rows that are already in the table: check the starting offset, then use sink(..., "
             f"accept_new_checkpoint=True) or `icesize streams TABLE --forget {shlex.quote(entry.stream_id)}`",
@@ -179,6 +182,13 @@ def is_done(last: LedgerEntry | None, entry: LedgerEntry, accept_new_checkpoint:
             last=last,
         )
     return entry.batch_id == last.batch_id
+
+
+def _same_checkpoint(last: LedgerEntry) -> str:
+    """Return how a checkpoint continues that has written without a query id; empty if the last query had one."""
+    if last.query_id != last.stream_id:
+        return ""
+    return f"If this checkpoint wrote batch {last.batch_id} without 'query_id', set query_id='{last.stream_id}'. "
 
 
 def _retired(entry: LedgerEntry, last: LedgerEntry) -> StreamMismatch:

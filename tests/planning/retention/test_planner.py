@@ -15,6 +15,7 @@ from icesize.errors import PolicyError
 from icesize.planning.files import PartitionKey
 from icesize.planning.retention.ancestry import (
     MAIN,
+    TOMBSTONE_BRANCH,
     VERSION_TAG,
     RefFact,
     SnapshotFact,
@@ -419,6 +420,15 @@ def test_branches_and_tags_have_their_own_retention() -> None:
         10: ("head of branch 'main'",),
     }
     assert retention.expired_refs == ("short",)
+
+
+def test_the_branch_of_tombstones_has_no_age() -> None:
+    """It stays even without an age of its own; a tag of its name does not."""
+    history, rules = commits(*[""] * 10), RetentionRules(NOW, max_ref_age_ms=0)
+    branch = RefFact(TOMBSTONE_BRANCH, True, 3, None, 1, 1)
+    assert plan_retention(history, [main_at(history), branch], rules, NOW).expired_refs == ()
+    tag = dataclasses.replace(branch, is_branch=False)
+    assert plan_retention(history, [main_at(history), tag], rules, NOW).expired_refs == (TOMBSTONE_BRANCH,)
 
 
 def test_refs_to_snapshots_that_are_gone_are_removed() -> None:

@@ -265,9 +265,9 @@ def test_batches_of_a_name_are_upserted_once(spark: SparkSession, lake: Lake) ->
     assert table.upsert(rows, **RULE, stream_id="s", batch_id=0).already_committed
     with pytest.raises(ValueError, match="Cannot upsert: 'stream_id' and 'batch_id' are given together"):
         table.upsert(rows, stream_id="s")
-    # the name of the stream stands for a query without an id
-    table.sink("s", mode="upsert", query_id="s", except_columns="op")(changes(spark, (1, "paid", 2, "u")), 1)
-    with pytest.raises(StreamMismatch, match="query s wrote batch 1"):
+    # the name of the stream stands for a query without an id, and a query with one continues it once
+    table.sink("s", mode="upsert", query_id="other", except_columns="op")(changes(spark, (1, "paid", 2, "u")), 1)
+    with pytest.raises(StreamMismatch, match="query other wrote batch 1"):
         table.sink("s", mode="upsert", query_id="another", except_columns="op")(rows, 2)
 
 

@@ -73,6 +73,40 @@ def test_an_accepted_checkpoint_starts_its_own_count() -> None:
         is_done(PROPERTIES, LedgerEntry("clicks", "q1", 3), accept_new_checkpoint=True)
 
 
+def test_a_query_without_an_id_continues_under_one_once() -> None:
+    """The stream id in place of the query's id is replaced by later batches only: an equal one may be of another
+    checkpoint. After that, neither another id nor the stream id is accepted.
+    """
+    unnamed = LedgerEntry("clicks", "clicks", 7)
+    assert ledger.is_done(unnamed, unnamed)
+    continues = "query clicks wrote batch 7 .* wrote batch 7 without 'query_id', set query_id='clicks'"
+    for batch_id in (0, 7):
+        with pytest.raises(StreamMismatch, match=continues):
+            ledger.is_done(unnamed, LedgerEntry("clicks", "q1", batch_id))
+    named = LedgerEntry("clicks", "q1", 8)
+    assert not ledger.is_done(unnamed, named)
+    last = named.after(unnamed)
+    assert ledger.is_done(last, named)
+    for query_id in ("q2", "clicks"):
+        with pytest.raises(StreamMismatch):
+            ledger.is_done(last, LedgerEntry("clicks", query_id, 9))
+
+
+def test_a_checkpoint_without_an_id_continues_under_the_stream_id() -> None:
+    """As the message says: a replay is recognized, later batches are next, and a new checkpoint is refused as such."""
+    unnamed = LedgerEntry("clicks", "clicks", 7)
+    last = unnamed
+    for batch_id, done in ((7, True), (8, False), (9, False)):
+        entry = LedgerEntry("clicks", "clicks", batch_id)
+        assert ledger.is_done(last, entry) == done
+        last = entry.after(last)
+    with pytest.raises(StreamMismatch, match="query_id='clicks'"):
+        ledger.is_done(last, LedgerEntry("clicks", "/checkpoints/2", 0))
+    with pytest.raises(StreamMismatch) as raised:
+        is_done(PROPERTIES, LedgerEntry("clicks", "q2", 0))
+    assert "query_id=" not in str(raised.value)
+
+
 def taken_over(*queries: str) -> dict[str, str]:
     """Properties of a table after each of these queries has committed its batch 7 to one stream."""
     properties: dict[str, str] = {}

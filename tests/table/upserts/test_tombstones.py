@@ -202,7 +202,7 @@ def test_a_rule_that_does_not_compare_forgets_deletes_and_says_so(
 
 
 def test_no_age_of_branches_removes_them(catalog: Catalog) -> None:
-    """The branch allows itself any age."""
+    """The branch allows itself any age, for other engines; ours keeps it even without."""
     commit(catalog, [(1, 10, "a"), (2, 20, None)], 0)
     with theirs(catalog.load_table("db.t")).transaction() as change:
         change.set_properties({"history.expire.max-ref-age-ms": "1"})
