@@ -92,11 +92,12 @@ def deleted_rows(
     by_position = [delete for delete in deletes if not (delete.equality_ids or delete.is_vector)]
     by_equality = [delete for delete in deletes if delete.equality_ids and delete.sequence_number > least]
     vectors = vectors_of(inputs, deletes)
-    # position deletes are ignored for a file with a vector (`icesize.planning.deletes.delete_reach`)
-    without_vector = [file for file in inputs if file.path not in vectors]
+    # For a file with a vector, position deletes are ignored (`icesize.planning.deletes.delete_reach`). They are read
+    # nevertheless, because they may be dangling after the merge, and only their rows name their data files.
+    ignored = {path: BitMap() for path in vectors}
     with _ahead(deletes, settings, fetched) as ahead:
         mark_vectors(vectors, inputs, positions, settings.storage, ahead)
-        named = mark_named(by_position, without_vector, positions, settings.storage, ahead)
+        named = mark_named(by_position, inputs, positions | ignored, settings.storage, ahead)
         before = {path: rows.copy() for path, rows in positions.items()} if by_equality else positions
         EqualRows(by_equality, partition, settings, fetched).mark(inputs, positions, ahead)
     number = max((delete.sequence_number for delete in by_equality), default=0)

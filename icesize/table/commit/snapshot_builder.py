@@ -56,6 +56,14 @@ _MERGE_ENABLED = "commit.manifest-merge.enabled"
 _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", 100)
 
 
+class _SameHead(AssertRefSnapshotId):
+    """The requirement of Iceberg. PyIceberg's own one refuses each branch but main of a table without snapshots."""
+
+    def validate(self, base_metadata: TableMetadata | None) -> None:
+        if self.snapshot_id is not None or base_metadata is None or base_metadata.snapshots:
+            super().validate(base_metadata)
+
+
 class SnapshotBuilder:
     """Snapshots staged one on top of another, on the head of a branch of the loaded table.
 
@@ -99,9 +107,7 @@ class SnapshotBuilder:
         self.written_bytes: int = 0
         self._facts: dict[str, EntryColumns] = {}
         head = self._parent.snapshot_id if self._parent and (ref == MAIN or ref in table.metadata.refs) else None
-        # PyIceberg refuses to assert another branch of an empty table, whose main has no head either
-        asserted = ref if table.metadata.snapshots else MAIN
-        self.requirements: list[TableRequirement] = [AssertRefSnapshotId(ref=asserted, snapshot_id=head)]
+        self.requirements: list[TableRequirement] = [_SameHead(ref=ref, snapshot_id=head)]
         self.updates: list[TableUpdate] = []
         self._snapshots: list[Snapshot] = []
 

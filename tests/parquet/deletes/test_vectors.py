@@ -105,6 +105,16 @@ def test_position_deletes_are_ignored_for_a_file_with_a_vector(tmp_path: Path) -
     assert found(inputs, tmp_path) == {"/t/a": {5}, "/t/b": {2}, "/t/c": {3}}
 
 
+def test_ignored_position_deletes_name_their_files(tmp_path: Path) -> None:
+    """A merge removes them if it replaces all of these files, each of which has got a vector (upgraded to v3)."""
+    positions = position_deletes(tmp_path, "d.parquet", [("/t/a", 1), ("/t/b", 2)], 9)
+    deletes = [positions, *vectors_in(tmp_path / "v.puffin", {"/t/a": [5], "/t/b": [6]}, 12)]
+    inputs = [data_file("/t/a", 9, deletes, 4), data_file("/t/b", 9, deletes, 4)]
+    rows = deleted_rows(inputs, settings_in(tmp_path), UNPARTITIONED)
+    assert rows.positions == {"/t/a": BitMap([5]), "/t/b": BitMap([6])}
+    assert rows.named == {positions.path: frozenset({"/t/a", "/t/b"})}
+
+
 @pytest.mark.parametrize(("gap_bytes", "reads"), [(0, 1), (2**17, 3)])
 def test_near_vectors_are_read_together_and_no_others(tmp_path: Path, gap_bytes: int, reads: int) -> None:
     """Of a file with a hundred vectors, three are needed: one request if they are near, and three if not."""

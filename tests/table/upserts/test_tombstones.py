@@ -16,6 +16,7 @@ from pyiceberg.types import LongType, NestedField
 
 from icesize import open as open_table
 from icesize.environment import Environment
+from icesize.failpoints import armed
 from icesize.planning.retention.ancestry import FOR_EVER_MS
 from icesize.report import Report
 from icesize.table.commit.steps.move_tombstones import BRANCH
@@ -79,6 +80,19 @@ def test_a_delete_before_its_row(catalog: Catalog) -> None:
     assert first.operations == ()
     assert live_rows(catalog) == []
     assert commit(catalog, [(1, 20, None)], 0).already_committed
+
+
+@pytest.mark.parametrize("ours", [[(1, 15, "a")], [(1, 15, "a"), (9, 15, None)]], ids=["row", "row-and-delete"])
+def test_two_streams_begin_in_an_empty_table(catalog: Catalog, ours: list[Event]) -> None:
+    """The other one only remembers a delete, so that main has no snapshot yet; the older row must not appear."""
+    # the first commit stores the rule, and the other stream makes its own one beside the second
+    others = iter([int, lambda: commit(catalog, [(1, 20, None)], 0, stream="other")])
+    with armed("before-swap", lambda: next(others, int)()):
+        report = commit(catalog, ours, 0)
+
+    assert live_rows(catalog) == []
+    assert report.upsert is not None
+    assert report.upsert["late"] == 1
 
 
 def test_deletes_are_forgotten_after_the_horizon(catalog: Catalog) -> None:
