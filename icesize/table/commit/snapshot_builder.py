@@ -59,7 +59,7 @@ _MIN_TO_MERGE = ("commit.manifest.min-count-to-merge", 100)
 class _SameHead(AssertRefSnapshotId):
     """The requirement of Iceberg. PyIceberg's own one refuses each branch but main of a table without snapshots."""
 
-    def validate(self, base_metadata: TableMetadata | None) -> None:
+    def validate(self, base_metadata: TableMetadata | None) -> None:  # type: ignore[override]
         if self.snapshot_id is not None or base_metadata is None or base_metadata.snapshots:
             super().validate(base_metadata)
 

@@ -29,11 +29,11 @@ from icesize.parquet.files.properties import METRICS_OF_COLUMN
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places, codes_of
 from icesize.parquet.writing.row_writer import write_rows
-from icesize.planning.files import FileFact, PartitionKey
+from icesize.planning.files import FileFact, Head, PartitionKey
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.catalog.access_errors import readable
-from icesize.table.catalog.history import head_snapshot
+from icesize.table.catalog.history import head_of, head_snapshot
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.commit.steps.row_delta import RowChanges
@@ -114,6 +114,7 @@ class Tombstones:
     now_ms: int
     changes: RowChanges = field(default_factory=RowChanges)
     _known: Sequence[FileFact] = ()
+    _head: Head | None = None
     _written: dict[tuple[int, frozenset[str]], tuple[NewDataFile, ...]] = field(default_factory=dict)
 
     @property
@@ -123,7 +124,7 @@ class Tombstones:
 
     def begin(self, state: Loaded) -> None:
         """Read the list of the tombstones of a state, which the following calls are about."""
-        every = self._listed(state)
+        every, self._head = self._listed(state), head_of(state.table.metadata, BRANCH)
         expired = [file.fact.path for file in every if file.newest_ms < self._oldest_ms]
         self._known = sorted((f.fact for f in every if f.newest_ms >= self._oldest_ms), key=lambda f: f.size_bytes)
         self.changes = RowChanges(removed=tuple(expired))
@@ -161,7 +162,9 @@ class Tombstones:
         self.changes = RowChanges((*self.changes.files, *self._files(number, new, merged)), removed=removed)
 
     def at(self, state: Loaded) -> RowChanges:
-        """Return the changes. The rows of the batch were resolved on this state before."""
+        """Return the changes for the state that the rows of the batch were resolved on last."""
+        if head_of(state.table.metadata, BRANCH) != self._head:
+            raise RuntimeError("the rows of the batch were not resolved on this state before its deletes")
         return self.changes
 
     @property
