@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from icesize.planning.file_counts import merged_files
+from icesize.planning.file_sizes import merged_files
 from icesize.planning.files import PartitionFacts
 from icesize.planning.merging.simulation import BatchSizes, Exchange, ReplayedTable
 from icesize.policy import MIB, SizePolicy

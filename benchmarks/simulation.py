@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from icesize.planning.file_counts import expected_files
+from icesize.planning.file_sizes import expected_files
 from icesize.planning.routing import router
 from tests.support.late_events import hour_shares
 from tests.support.routing import file_floor, loads, total_files

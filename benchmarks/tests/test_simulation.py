@@ -18,7 +18,7 @@ from benchmarks.simulation import (
     simulate,
     skew,
 )
-from icesize.planning.file_counts import expected_files
+from icesize.planning.file_sizes import expected_files
 
 WAYS = (round_robin, key_by, routed)
 WEIGHTS = st.dictionaries(st.integers(0, 500), st.floats(1.0, 1e9), min_size=1, max_size=60)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from icesize.environment import Environment
 from icesize.errors import CommitConflict, CommitStateUnknown, IcesizeError, RewriteFailed, is_from_outside
 from icesize.planning.deletes.delete_plan import DeleteRewrite
-from icesize.planning.file_counts import parts_within
+from icesize.planning.file_sizes import parts_within
 from icesize.planning.files import FileFact, Layout
 from icesize.planning.merging.moves import may_move
 from icesize.planning.plan import MergeTask, Plan

@@ -13,7 +13,7 @@ from enum import Enum
 from itertools import takewhile
 from typing import Protocol, TypeAlias
 
-from icesize.planning.file_counts import is_small_file
+from icesize.planning.file_sizes import is_small_file
 from icesize.planning.overlay import Overlay
 from icesize.policy import SizePolicy
 

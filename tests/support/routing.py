@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import TypeVar
 
-from icesize.planning.file_counts import expected_files
+from icesize.planning.file_sizes import expected_files
 from icesize.planning.routing.router import Routing, share_files
 
 Key = TypeVar("Key", bound=Hashable)

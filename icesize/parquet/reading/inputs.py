@@ -28,7 +28,7 @@ from icesize.parquet.reading.inherited_lineage import check_row_ids, with_lineag
 from icesize.parquet.reading.prefetch import Fetched, with_bytes
 from icesize.parquet.reading.projection import BoundProjection, Projection
 from icesize.parquet.reading.value_bytes import most_value_bytes
-from icesize.planning.file_counts import in_batches
+from icesize.planning.file_sizes import in_batches
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
 

@@ -27,7 +27,7 @@ from icesize.parquet.rewriting.output_file import Contents, PageRun, write_copie
 from icesize.parquet.rewriting.strategy import Candidate, CopyStrategy, candidate, judge, likely_copied
 from icesize.parquet.row_groups.compatibility import rare_encodings
 from icesize.parquet.row_groups.footer_lineage import LINEAGE_ELEMENTS
-from icesize.planning.file_counts import ROUND_DOWN_RATIO, least_output_bytes
+from icesize.planning.file_sizes import ROUND_DOWN_RATIO, least_output_bytes
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup, MergeTask
 

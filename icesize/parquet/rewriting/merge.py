@@ -26,7 +26,7 @@ from icesize.parquet.rewriting.strategy import forbidden
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.row_writer import write_rows
-from icesize.planning.file_counts import merged_files
+from icesize.planning.file_sizes import merged_files
 from icesize.planning.files import FileFact
 from icesize.planning.plan import MergeTask
 

@@ -20,7 +20,7 @@ from icesize.parquet.reading.inputs import Stream
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, encoded_bytes, nan_columns, sample
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.spill import Spill
-from icesize.planning.file_counts import ROUND_DOWN_RATIO, least_output_bytes, merged_files
+from icesize.planning.file_sizes import ROUND_DOWN_RATIO, least_output_bytes, merged_files
 from icesize.planning.files import PartitionKey
 from icesize.storage.object_store import PART_BYTES
 

@@ -17,7 +17,7 @@ from icesize.parquet.ordering.cluster_order import CUT_SLACK, Arranged
 from icesize.parquet.ordering.sort_keys import whole
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, encoded_bytes, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder
-from icesize.planning.file_counts import least_output_bytes, merged_files
+from icesize.planning.file_sizes import least_output_bytes, merged_files
 from icesize.planning.files import PartitionKey
 
 WINDOWS = 64

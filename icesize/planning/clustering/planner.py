@@ -29,7 +29,7 @@ from icesize.planning.clustering.sets import (
     sets_of,
     why_not,
 )
-from icesize.planning.file_counts import is_small_file
+from icesize.planning.file_sizes import is_small_file
 from icesize.planning.files import Layout, PartitionKey, SkipReason
 from icesize.planning.plan import Clustering, MergeTask, Plan, Skipped
 from icesize.policy import SizePolicy

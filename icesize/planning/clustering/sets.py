@@ -9,7 +9,7 @@ from typing import Any
 
 from icesize.planning.cluster_by import SORT, Bounds, ClusterBy, ClusterFile
 from icesize.planning.clustering.depth import files_scanned
-from icesize.planning.file_counts import is_small_file, merged_files
+from icesize.planning.file_sizes import is_small_file, merged_files
 from icesize.policy import SizePolicy
 from icesize.units import format_bytes
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from icesize.planning.deletes.delete_reach import delete_files_freed
-from icesize.planning.file_counts import is_small_file
+from icesize.planning.file_sizes import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import FileGroup, MergeTask, Plan

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from icesize.planning.deletes.delete_reach import is_due
-from icesize.planning.file_counts import ROUND_DOWN_RATIO, is_small_file, least_output_bytes, merged_files
+from icesize.planning.file_sizes import ROUND_DOWN_RATIO, is_small_file, least_output_bytes, merged_files
 from icesize.planning.files import FileFact, PartitionFacts, SkipReason
 from icesize.planning.plan import MergeTask
 from icesize.policy import SizePolicy

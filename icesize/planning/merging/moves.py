@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from icesize.planning.clustering.sets import outputs_of
-from icesize.planning.file_counts import parts_within
+from icesize.planning.file_sizes import parts_within
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
 from icesize.planning.merging.groups import OUTPUTS_PER_GROUP
 from icesize.planning.plan import MergeTask, PartitionOutcome, Plan, Skipped

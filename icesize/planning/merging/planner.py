@@ -17,7 +17,7 @@ from itertools import islice
 from types import MappingProxyType
 
 from icesize.planning.deletes.delete_reach import delete_files_freed
-from icesize.planning.file_counts import least_output_bytes
+from icesize.planning.file_sizes import least_output_bytes
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, cannot_merge
 from icesize.planning.merging.groups import Work, by_size, fit_into_budget, groups_of, outputs_per_group, within_budget
 from icesize.planning.merging.schedule import choose_prefix

@@ -16,7 +16,7 @@ from functools import lru_cache
 from itertools import accumulate
 from math import comb, inf
 
-from icesize.planning.file_counts import is_small_file
+from icesize.planning.file_sizes import is_small_file
 
 # More arrivals per finished file than this are planned as this many; it bounds tables and time per call.
 _MOST_ARRIVALS = 2.0**14

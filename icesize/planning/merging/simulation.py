@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
 
-from icesize.planning.file_counts import expected_files, is_small_file
+from icesize.planning.file_sizes import expected_files, is_small_file
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.merging.standing import Standing

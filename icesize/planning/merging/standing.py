@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from icesize.planning.deletes.delete_reach import is_due
-from icesize.planning.file_counts import is_small_file
+from icesize.planning.file_sizes import is_small_file
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.groups import Work, by_size
 from icesize.planning.overlay import Overlay

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Generic, NamedTuple
 
-from icesize.planning.file_counts import ROUND_DOWN_RATIO, expected_files
-from icesize.planning.routing.expected_rows import Key
+from icesize.planning.file_sizes import ROUND_DOWN_RATIO, expected_files
+from icesize.planning.routing.traffic import Key
 from icesize.policy import CLOSE_FILE_COST_BYTES
 
 MOST_TASK_BYTES = 2**30

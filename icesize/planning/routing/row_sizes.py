@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, NamedTuple
 
-from icesize.planning.routing.expected_rows import MOST_KEYS, Key, PartitionWrites, heaviest
+from icesize.planning.routing.traffic import MOST_KEYS, Key, PartitionWrites, heaviest
 
 HALF_LIFE_BATCHES = 2.0
 """After two batches an observation counts half: how rows look changes more slowly than how many there are."""

@@ -22,7 +22,7 @@ from icesize.parquet.files.settings import Limits
 from icesize.parquet.ordering.cluster_order import Ranking
 from icesize.parquet.reading.conservation import Conservation, Counts
 from icesize.parquet.rewriting.cluster import PART_SHARE
-from icesize.planning.file_counts import is_small_file, merged_files
+from icesize.planning.file_sizes import is_small_file, merged_files
 from icesize.planning.plan import MergeTask
 from icesize.spark.clustering.gather import MOST_NUMBERED_ROWS, Assignment, Destination, Gather, Gathered, RowNumbers
 from icesize.spark.clustering.scatter import BLOBS, Division, KeySample, ScanKeys, Scatter

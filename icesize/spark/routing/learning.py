@@ -15,9 +15,9 @@ from pyiceberg.table.metadata import TableMetadata
 from icesize.parquet.files.data_file import NewDataFile, Written
 from icesize.parquet.files.names import writer_of
 from icesize.planning.files import Layout, PartitionKey
-from icesize.planning.routing.expected_rows import PartitionWrites, Prediction, Traffic
 from icesize.planning.routing.router import skew
 from icesize.planning.routing.row_sizes import RowSize, RowSizes, fitted
+from icesize.planning.routing.traffic import PartitionWrites, Prediction, Traffic
 from icesize.policy import SizePolicy
 from icesize.spark.routing.write_plan import WritePlan
 from icesize.table.manifests.store import ManifestStore

@@ -29,11 +29,11 @@ from icesize.parquet.files.partitioning import source_columns, split_by_partitio
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.reading.projection import ColumnAligner
 from icesize.parquet.writing.encoding import row_size
-from icesize.planning.file_counts import expected_files
+from icesize.planning.file_sizes import expected_files
 from icesize.planning.files import Layout, PartitionKey
-from icesize.planning.routing.expected_rows import MOST_KEYS
 from icesize.planning.routing.router import route, tasks_for
 from icesize.planning.routing.row_sizes import RowSize
+from icesize.planning.routing.traffic import MOST_KEYS
 from icesize.policy import SizePolicy
 from icesize.spark.engine import session
 from icesize.spark.engine.jobs import fetch
@@ -80,7 +80,7 @@ def is_small(df: DataFrame, limits: WorkLimits, expected_rows: Callable[[], floa
     """Return whether the driver fetches the batch: its source is small, and a second read is cheap or unlikely.
 
     Spark's optimizer estimates the source. A second read is needed if the batch has too many rows; it is unlikely if
-    `expected_rows` are far below the limit. `expected_rows` returns None if nothing is predicted.
+    `traffic` are far below the limit. `traffic` returns None if nothing is predicted.
     """
     if session.source_bytes(df) > limits.driver_source_bytes:
         return False

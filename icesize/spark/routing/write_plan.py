@@ -15,7 +15,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import Absorption
 from icesize.parquet.rewriting.threads import write_in_threads
-from icesize.planning.file_counts import is_small_file, merged_files
+from icesize.planning.file_sizes import is_small_file, merged_files
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.router import Routing, route, side_by_side, skew
 from icesize.planning.routing.row_sizes import RowSizes

@@ -21,7 +21,7 @@ from pyspark.sql import types as spark_types
 from icesize.parquet.files.data_file import Results
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.files.uncommitted import Uncommitted
-from icesize.planning.file_counts import parts_within
+from icesize.planning.file_sizes import parts_within
 from icesize.planning.plan import MergeTask
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.spark.engine import columns, session

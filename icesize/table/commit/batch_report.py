@@ -18,7 +18,7 @@ from icesize.parquet.files.data_file import (
     Written,
     decode_reasons,
 )
-from icesize.planning.file_counts import is_small_file
+from icesize.planning.file_sizes import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.merging.contention import BackOff
 from icesize.planning.plan import MergeTask, Plan

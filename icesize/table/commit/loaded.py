@@ -15,7 +15,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableRequ
 
 from icesize.planning.files import MAIN, FileFact, Head
 from icesize.table.catalog.history import head_of, head_snapshot, hides_history, known_ancestors, summary_of
-from icesize.table.commit.conflicts import NO_OWN_DELETES, InputChange, InputCheck, OwnDeletes
+from icesize.table.commit.changed_inputs import NO_OWN_DELETES, InputChange, InputCheck, OwnDeletes
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.manifests.file_columns import EntryColumns
 from icesize.table.manifests.manifest_lists import Manifests, manifests_of

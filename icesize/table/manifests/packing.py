@@ -20,7 +20,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
-from icesize.planning.file_counts import is_small_file
+from icesize.planning.file_sizes import is_small_file
 from icesize.table.manifests.entries import Entry, read_entries
 
 SORTED_AT_ONCE = 100_000

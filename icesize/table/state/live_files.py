@@ -18,7 +18,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize.parquet.files.properties import fits_partitions
-from icesize.planning.file_counts import is_small_file
+from icesize.planning.file_sizes import is_small_file
 from icesize.planning.files import FileFact, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.merging.standing import PlainPartitions
 from icesize.storage.locations import normalised

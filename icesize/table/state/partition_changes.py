@@ -24,7 +24,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from icesize.errors import TableError
 from icesize.planning.advice.merging import Arrivals
 from icesize.planning.files import PartitionKey
-from icesize.planning.routing.expected_rows import PartitionWrites
+from icesize.planning.routing.traffic import PartitionWrites
 from icesize.table.catalog.history import (
     head_snapshot,
     is_ours,

@@ -25,7 +25,7 @@ import numpy as np
 from icesize.concurrency import Ahead
 from icesize.parquet.files.settings import NAME_MAPPING
 from icesize.parquet.keys.codes import Codes
-from icesize.planning.file_counts import in_batches
+from icesize.planning.file_sizes import in_batches
 from icesize.planning.files import FileFact
 from icesize.table.upserts.index_files import Array, Identity, IndexFolder
 from icesize.table.upserts.lookup import Hits, Positions, Scan, TableFiles

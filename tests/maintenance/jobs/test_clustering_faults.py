@@ -25,8 +25,8 @@ from icesize.errors import ClusteringOff, CommitConflict, CommitStateUnknown, Re
 from icesize.planning.files import FileFact
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table.commit.conflicts import REMOVED
-from icesize.table.commit.rebase import TOO_MANY
+from icesize.table.commit.changed_inputs import REMOVED
+from icesize.table.commit.merge_despite_changes import TOO_MANY
 from tests.support.machine import Killed, ModelledTable
 from tests.support.parquet_files import RemoteLike
 from tests.support.rest_faults import Fault, Moment

@@ -36,7 +36,7 @@ from icesize.parquet.rewriting.cluster import TooLarge, cluster_in_threads, writ
 from icesize.parquet.writing.encoding import encoded_bytes
 from icesize.parquet.writing.sorted_files import SortedFiles, Target
 from icesize.planning.cluster_by import HILBERT, SORT, STRATEGIES, ZORDER, ClusterBy
-from icesize.planning.file_counts import merged_files
+from icesize.planning.file_sizes import merged_files
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.planning.plan import MergeTask
 from tests.support.copying import content, spelt_rows

@@ -25,7 +25,7 @@ from icesize.parquet.writing.file_writer import FileEncoder
 from icesize.parquet.writing.filling import bytes_for_file
 from icesize.parquet.writing.row_writer import RowWriter
 from icesize.parquet.writing.spill import Spill
-from icesize.planning.file_counts import least_output_bytes, merged_files
+from icesize.planning.file_sizes import least_output_bytes, merged_files
 from icesize.planning.files import PartitionKey
 from icesize.storage.table_storage import FOLDERS
 from tests.support.examples import examples

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.deletes.delete_reach import is_due
-from icesize.planning.file_counts import SAFE_RATIO, merged_files
+from icesize.planning.file_sizes import SAFE_RATIO, merged_files
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.merging import planner, schedule
 from icesize.planning.merging.groups import Work, groups_of

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from icesize.planning.file_counts import expected_files
+from icesize.planning.file_sizes import expected_files
 from icesize.planning.files import PartitionKey
 from icesize.planning.routing.router import Routing, route
 from tests.support.routing import file_floor, loads, total_files

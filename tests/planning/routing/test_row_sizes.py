@@ -15,8 +15,8 @@ from pyiceberg.types import DoubleType, LongType, StringType, TimestamptzType
 
 from icesize.parquet.writing.encoding import encoded_bytes
 from icesize.parquet.writing.row_writer import RowWriter
-from icesize.planning.routing.expected_rows import MOST_KEYS, PartitionWrites
 from icesize.planning.routing.row_sizes import CLAMP_RATIO, DEFAULT_ROW_SIZE, RowSize, RowSizes, fitted
+from icesize.planning.routing.traffic import MOST_KEYS, PartitionWrites
 from tests.support.examples import sampled
 from tests.support.late_events import batch
 from tests.support.parquet_files import NAMES, schema_of, settings_of, spec_of

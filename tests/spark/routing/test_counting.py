@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.parquet.files.settings import WriteSettings
 from icesize.planning.files import PartitionKey
-from icesize.planning.routing.expected_rows import MOST_KEYS
+from icesize.planning.routing.traffic import MOST_KEYS
 from icesize.spark.routing.statistics import count_rows
 from tests.support.spark_lake import Lake, counted, events
 

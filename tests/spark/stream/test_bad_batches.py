@@ -26,7 +26,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from icesize.environment import WorkLimits
 from icesize.errors import SchemaMismatch
 from icesize.planning.files import PartitionKey
-from icesize.planning.routing.expected_rows import MOST_KEYS, PartitionWrites
+from icesize.planning.routing.traffic import MOST_KEYS, PartitionWrites
 from icesize.spark.routing import partition_keys as keys
 from icesize.spark.routing.learning import Learned
 from icesize.spark.routing.statistics import count_rows, plan_write

@@ -9,7 +9,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from icesize.planning.files import PartitionKey
-from icesize.planning.routing.expected_rows import PartitionWrites
+from icesize.planning.routing.traffic import PartitionWrites
 from icesize.table.catalog.history import operation_of
 from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore

@@ -12,10 +12,10 @@ from icesize.concurrency import concurrently
 from icesize.parquet.files.data_file import Merged, NewDataFile, NewDeleteFile
 from icesize.planning.files import FileFact
 from icesize.table.commit.carried_deletes import CarriedDeletes
-from icesize.table.commit.conflicts import DELETED, NO_OWN_DELETES
+from icesize.table.commit.changed_inputs import DELETED, NO_OWN_DELETES
 from icesize.table.commit.loaded import Loaded
+from icesize.table.commit.merge_despite_changes import Followed, follow
 from icesize.table.commit.protocol import Base, Kept, Step
-from icesize.table.commit.rebase import Followed, follow
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.remove_dangling_deletes import split_dangling
 from icesize.table.commit.steps.row_delta import RowDelta

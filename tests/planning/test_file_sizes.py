@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.file_counts import expected_files, merged_files
+from icesize.planning.file_sizes import expected_files, merged_files
 
 TARGETS = st.integers(1_000, 2**40)
 

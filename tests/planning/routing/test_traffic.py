@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.routing.expected_rows import MOST_KEYS, PartitionWrites, Prediction, Traffic, heaviest
+from icesize.planning.routing.traffic import MOST_KEYS, PartitionWrites, Prediction, Traffic, heaviest
 from tests.support.examples import examples, sampled
 
 ROWS = st.dictionaries(st.integers(0, 12), st.integers(0, 100_000), max_size=8)
