@@ -202,15 +202,13 @@ WHOLE = datetime(2024, 7, 1, 5)
         (StringType(), "void", "null", None),
         (LongType(), "identity", "null", None),
         (LongType(), "identity", 7, 7),
-        (LongType(), "identity", "+07", 7),
         (LongType(), "bucket[4]", "3", 3),
         (BooleanType(), "identity", True, True),
         (BooleanType(), "identity", "false", False),
-        (FloatType(), "identity", 0.1, 0.10000000149011612),
+        (FloatType(), "identity", 0.5, 0.5),
         (DoubleType(), "identity", -0.0, NegativeZero("-0.0")),
-        (DoubleType(), "identity", "0", 0.0),
+        (DoubleType(), "identity", 0, 0.0),
         (DecimalType(9, 2), "identity", Decimal("1.5"), Decimal("1.50")),
-        (DecimalType(9, 2), "identity", "1.5", Decimal("1.50")),
         (BinaryType(), "identity", b"\x9e\xe9e", b"\x9e\xe9e"),
         (BinaryType(), "identity", "null", b"\x9e\xe9e"),
         (UUIDType(), "identity", UUID(int=5), UUID(int=5)),
@@ -233,7 +231,7 @@ WHOLE = datetime(2024, 7, 1, 5)
     ],
 )
 def test_typed_values_name_partitions(kind: IcebergType, transform: str, wanted: object, stored: object) -> None:
-    """Python's own values, and text that is parsed; None alone is NULL where a value may be printed as `null`."""
+    """Python's own values, and text as it is printed; None alone is NULL where a value may be printed as `null`."""
     metadata = metadata_of([(kind, transform)])
     key, values = PartitionKey(0, (stored,)), (None, 0, 1, 0.0, "a", False, True)
     # to Python False is 0: values of one type, and NULL
@@ -254,9 +252,10 @@ def test_typed_values_name_partitions(kind: IcebergType, transform: str, wanted:
     ],
 )
 def test_values_of_another_type_name_no_partition(kind: IcebergType, wanted: object) -> None:
-    """True is not 1, and text that cannot be parsed is an error, not a partition."""
+    """True is not 1, and text that prints no value is an error, not a partition."""
+    stored = True if isinstance(kind, BooleanType) else 1
     with pytest.raises(TableError, match=r"Cannot find partition f1=.*: it never had files"):
-        find_partition(metadata_of([(kind, "identity")]), [PartitionKey(0, (1,))], {"f1": wanted})
+        find_partition(metadata_of([(kind, "identity")]), [PartitionKey(0, (stored,))], {"f1": wanted})
 
 
 def test_partitions_of_nan_have_one_name() -> None:
