@@ -12,5 +12,5 @@
 - `events`: one event per key
 - `lookup`: positions of keys, and values at positions
 - `maps`: the same from maps of keys, one for each data file
-- `index_files`: the files of a local directory that have the maps
+- `index_files`: the local directory of the maps
 """

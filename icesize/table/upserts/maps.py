@@ -22,12 +22,12 @@ from hashlib import blake2b
 
 import numpy as np
 
+from icesize.array_files import Array, ArrayFolder, Identity
 from icesize.concurrency import Ahead
 from icesize.parquet.files.settings import NAME_MAPPING
 from icesize.parquet.keys.codes import Codes
 from icesize.planning.file_sizes import in_batches
 from icesize.planning.files import FileFact
-from icesize.table.upserts.index_files import Array, Identity, IndexFolder
 from icesize.table.upserts.lookup import Hits, Positions, Scan, TableFiles
 
 PART_ROWS = 2**20
@@ -46,11 +46,11 @@ class KeyMaps:
     """
 
     scan: Scan
-    folder: IndexFolder
+    folder: ArrayFolder
     made_of: tuple[int | str, ...]
 
     @classmethod
-    def of(cls, files: TableFiles, key: Sequence[int], secret: bytes, folder: IndexFolder) -> KeyMaps:
+    def of(cls, files: TableFiles, key: Sequence[int], secret: bytes, folder: ArrayFolder) -> KeyMaps:
         """Return the maps of these key columns, given by their field ids."""
         fields = {field.field_id: field for field in files.settings.schema.fields}
         typed = (f"{field_id} {fields[field_id].field_type}" for field_id in key)

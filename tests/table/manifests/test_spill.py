@@ -27,10 +27,7 @@ FOLDER = "icesize-manifests"
 LARGE = 2**30
 _LONGS = st.integers(-(2**63), 2**63 - 1)
 _TEXTS = st.text(max_size=9)
-_VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(-(2**200), 2**200), st.floats(), _TEXTS, st.binary(max_size=9), st.uuids(),
-    st.decimals(allow_nan=False, allow_infinity=False),
-)  # fmt: skip
+_VALUES = st.one_of(st.none(), st.booleans(), st.integers(-(2**200), 2**200), _TEXTS)
 _TARGETS = st.tuples(_TEXTS, st.lists(_LONGS, max_size=3).map(tuple), *[st.none() | _TEXTS] * 3)
 
 
@@ -117,13 +114,13 @@ def test_other_manifests_are_others(tmp_path: Path) -> None:
     [
         (manifest(key_metadata=b"key"), small()),
         (manifest(), small(obstacle=ENCRYPTED)),
-        (manifest(), small(value=object())),
+        (manifest(), small(value=1.5)),
     ],
 )
 def test_what_is_encrypted_or_unknown_stays_off_the_disk(
     tmp_path: Path, of: ManifestFile, columns: EntryColumns
 ) -> None:
-    """Neither an encrypted manifest nor one that lists an encrypted file, nor values of a type that is not known."""
+    """Neither an encrypted manifest nor one that lists an encrypted file, nor values that JSON would change."""
     spill = ColumnSpill(tmp_path, LARGE)
     spill.write("u", of, columns)
     assert spill.read("u", of) is None
@@ -161,7 +158,7 @@ def test_the_least_recently_used_go_first(tmp_path: Path) -> None:
     size = first.stat().st_size
     others = first.with_name("notes.txt")
     others.write_text("mine" * size)
-    abandoned = first.with_name("a.columns-part")
+    abandoned = first.with_name("a.arrays-part")
     abandoned.write_bytes(b"x" * size)
     os.utime(first, ns=(1, 1))
     os.utime(abandoned, ns=(0, 0))

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from icesize.table.upserts.index_files import Array, IndexFolder
+from icesize.array_files import Array
+from icesize.table.upserts.index_files import IndexFolder
 
 KB = 2**10
 
