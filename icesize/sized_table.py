@@ -63,7 +63,6 @@ if TYPE_CHECKING:
     from icesize.table.past.versions import Version
     from icesize.table.state.where import Where
     from icesize.table.storage.inventory import Inventory
-    from icesize.table.upserts.batch import UpsertMemory
     from icesize.table.upserts.settings import ColumnNames, UpsertOptions
 
 Partition = Mapping[str, Any] | str
@@ -233,7 +232,6 @@ class SizedTable:
         self._spark = spark
         self._environment = environment
         self._context = TableContext(self._handle, environment, engine_of(spark, environment))
-        self._memory: UpsertMemory | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -694,20 +692,10 @@ class SizedTable:
             ledger.check_names(stream_id, batch_id)
             entry = ledger.LedgerEntry(stream_id, stream_id, batch_id)
         events = EventsOfRows(rows, wanted.unwritten)
-        upserts = Upserts(wanted, events.fetch, self._upserts, skip_null_keys=wanted.null_key == "skip")
+        upserts = Upserts(wanted, events.fetch, skip_null_keys=wanted.null_key == "skip")
         outcome = exactly_once(Batch(self._handle, environment, Stopwatch(environment), entry), upserts)
         self._environment.notify(JobFinished(self.name, outcome.report))
         return self._context.refresh(outcome.report) if outcome.commit.snapshot_ids else outcome.report
-
-    @property
-    def _upserts(self) -> UpsertMemory:
-        from icesize.table.upserts.batch import UpsertMemory
-
-        if self._spark is not None:
-            return self._state.upserts
-        with self._context.lock:
-            self._memory = self._memory or UpsertMemory()
-            return self._memory
 
     def _once(
         self, df: DataFrame, source: TableSource, options: SinkOptions, stream_id: str | None, batch_id: int | None

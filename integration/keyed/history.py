@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from zlib import crc32
 
@@ -24,10 +24,11 @@ from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, IcesizeError
 from icesize.report import Report
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.upserts import deletes
-from icesize.table.upserts.batch import FetchSlice, UpsertMemory
+from icesize.table.upserts.batch import FetchSlice
 from icesize.table.upserts.settings import WantedRule
 from integration.keyed.bounds import Held, check_batch
 from integration.keyed.catalog import FAULTS, UnreliableCatalog
@@ -46,14 +47,6 @@ POINTS = ("planned", "writing", "files-written", "before-swap", "after-swap", "c
 MIDDLE = ("planned", "writing", "files-written", "before-swap", "before-swap", "swap", "swap", "swap")
 """Points at which other writers may come: `swap` is just before the compare-and-swap."""
 MOST_PARTS = "abc"
-
-
-@dataclass(frozen=True)
-class Process:
-    """What a process keeps between batches."""
-
-    handle: TableHandle
-    memory: UpsertMemory
 
 
 @dataclass(frozen=True)
@@ -261,9 +254,9 @@ class History:
 
     # runs of batches
 
-    def _new_process(self) -> Process:
+    def _new_process(self) -> TableHandle:
         self.catalog.calm()
-        return Process(TableHandle(self.catalog, ("db", "t")), UpsertMemory(b"secret"))
+        return _process(self.catalog)
 
     def _rule(self) -> WantedRule:
         """The rule by names, or what the table stores."""
@@ -312,7 +305,7 @@ class History:
         table: Table = self.other_catalog.load_table("db.t")
         return table
 
-    def _committed(self, process: Process, events: Sequence[Event], number: int, stream: str = "s") -> Report:
+    def _committed(self, process: TableHandle, events: Sequence[Event], number: int, stream: str = "s") -> Report:
         # a third of the batches are larger than what the process holds
         slices = 3 if number % 3 == 2 else 1
 
@@ -328,8 +321,8 @@ class History:
 
         entry = LedgerEntry(stream, "q", number)
         return upsert(
-            process.handle, self._rule(), fetch, entry, self.environment(),
-            memory=process.memory, maps=self.maps.settings,
+            process, self._rule(), fetch, entry, self.environment(),
+            maps=self.maps.settings,
         )  # fmt: skip
 
     def _landed(self, batch: Batch) -> None:
@@ -338,7 +331,7 @@ class History:
         batch.effect, batch.has_landed = self.model.apply(batch.events), True
 
     def _upsert_by_others(self, events: Sequence[Event]) -> None:
-        process = Process(TableHandle(self.other_catalog, ("db", "t")), UpsertMemory(b"secret"))
+        process = _process(self.other_catalog)
         self._events += events
         self._committed(process, events, self._others, "other")
         self._others += 1
@@ -496,6 +489,11 @@ class History:
         finally:
             self.catalog.landed[:] = landed
             self._inside = False
+
+
+def _process(catalog: SqlCatalog) -> TableHandle:
+    """A process, which remembers nothing of the table yet."""
+    return TableHandle(catalog, ("db", "t"), stores=cache(partial(ManifestStore, None)))
 
 
 @contextmanager

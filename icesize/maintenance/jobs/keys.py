@@ -95,9 +95,7 @@ def _delete(
     run_id, metadata, storage = context.environment.new_id(), current.table.metadata, duplicates.files.settings.storage
     with uncommitted(storage, file_prefix(run_id), context.environment) as (owner, environment):
         names = FileNames(owner.prefix, 0, 0, owner)
-        source = DuplicateDeletes(
-            duplicates, DeleteFiles(duplicates.files, current.policy, names, duplicates.deleted_in)
-        )
+        source = DuplicateDeletes(duplicates, DeleteFiles(duplicates.files, current.policy, names))
         base = Base(current.head, metadata.schema(), metadata.spec(), metadata.format_version)
         request = CommitRequest(current.uuid, run_id, base, (RowDelta(source),), again="deduplicating again is safe")
         try:

@@ -27,7 +27,6 @@ from icesize.spark.routing.learning import Learned
 from icesize.spark.stream.background import Background
 from icesize.table.catalog import opening
 from icesize.table.state.handle import PolicyArgument, TableHandle
-from icesize.table.upserts.batch import UpsertMemory
 
 V = TypeVar("V")
 
@@ -140,8 +139,8 @@ class Opener:
 class TableState:
     """One table, with the state that this process keeps of it and of the rows that are appended without a stream.
 
-    `lock` admits one batch at a time, `commit_lock` one commit. All streams of a table share `upserts`.
-    `rows_upserted` are those of the last batch of upserts. `catalog` is found again as long as the state exists.
+    `lock` admits one batch at a time, `commit_lock` one commit. `rows_upserted` are those of the last batch of
+    upserts. `catalog` is found again as long as the state exists.
     """
 
     opener: Opener = field(default_factory=Opener)
@@ -149,7 +148,6 @@ class TableState:
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     backoff: BackOff[PartitionKey] = field(default_factory=BackOff)
     learned: Learned = field(default_factory=Learned)
-    upserts: UpsertMemory = field(default_factory=UpsertMemory)
     rows_upserted: int = 0
     handle: TableHandle | None = None
     catalog: GivenCatalog | None = None
@@ -214,8 +212,7 @@ def stream_state(source: TableSource, stream_id: str) -> StreamState:
     """Return the state of a stream into a table, created on first use."""
 
     def new() -> StreamState:
-        table = table_state(source)
-        return StreamState(table.opener, upserts=table.upserts)
+        return StreamState(table_state(source).opener)
 
     return _streams.get((*_key(source), stream_id), new)
 

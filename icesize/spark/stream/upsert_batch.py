@@ -46,10 +46,7 @@ def upserts(df: DataFrame, options: SinkOptions, state: TableState, cached: Exit
     """Return the rows of a batch as upserts. They may stay in Spark's cache until `cached` ends."""
     wanted = options.upsert or UpsertOptions()
     events = EventsOfBatch(df, options, wanted.unwritten, state, cached)
-    return Upserts(
-        wanted, events.fetch, state.upserts, events.prepare, wanted.null_key == "skip", _merges(df, options),
-        wanted.maps,
-    )  # fmt: skip
+    return Upserts(wanted, events.fetch, events.prepare, wanted.null_key == "skip", _merges(df, options), wanted.maps)
 
 
 def _merges(df: DataFrame, options: SinkOptions) -> RunMerges | None:

@@ -118,8 +118,7 @@ class ManifestStore:
 
     def unread(self, manifests: Iterable[ManifestFile]) -> list[ManifestFile]:
         """Return the manifests whose facts are not in memory."""
-        with self._lock:
-            return [each for each in manifests if not self._use(each.manifest_path, "columns", None)]
+        return [each for each in manifests if self.known(each.manifest_path, "columns") is None]
 
     def listing(self, io: FileIO, manifest: ManifestFile) -> Listing:
         """Return the live files of a manifest by partition and by path; raises what `read_facts` raises."""
@@ -160,9 +159,8 @@ class ManifestStore:
 
         Returns all cached facts, or reads only the changes if there are none. Raises what `read_facts` raises.
         """
-        with self._lock:
-            known = self._use(manifest.manifest_path, "columns", None)
-        return ManifestFacts(manifest, known.value) if known else read_facts(io, manifest, changes_only=True)
+        columns = self.known(manifest.manifest_path, "columns")
+        return ManifestFacts(manifest, columns) if columns else read_facts(io, manifest, changes_only=True)
 
     def get(self, path: str, kind: Hashable, make: Callable[[], tuple[T, int]], version: Hashable = None) -> T:
         """Return a cached value of a metadata file, computed if it is not cached.
@@ -177,6 +175,12 @@ class ManifestStore:
             known = self._use(path, kind, version)
         value: T = known.value if known else self._make_once(path, kind, make, version)
         return value
+
+    def known(self, path: str, kind: Hashable, version: Hashable = None) -> Any:
+        """Return a cached value as `get` does; None if it is not cached."""
+        with self._lock:
+            known = self._use(path, kind, version)
+        return known.value if known else None
 
     def together(self, paths: Iterable[str], kind: Hashable, make: Callable[[], tuple[T, int]]) -> T:
         """Return a value of several files, computed again if the last call with this `kind` had other files."""
@@ -198,11 +202,6 @@ class ManifestStore:
         with self._lock:
             self._drop_older_kinds(name=kind[0])
         return value
-
-    def knows(self, kind: Hashable, version: Hashable) -> bool:
-        """Return whether `evolve` has a value of this version."""
-        with self._lock:
-            return self._use("", kind, version) is not None
 
     def _drop_older_kinds(self, name: Hashable) -> None:
         """Drop all but the newest values of this name, which other policies or partition specs made once."""

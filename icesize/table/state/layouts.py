@@ -136,7 +136,8 @@ class LayoutReader:
             manifests, ages = current_manifests(self.store, metadata, io), CommitAges(metadata)
             chosen = Manifests([manifest for manifest in manifests.data if keep(manifest)], manifests.deletes)
             version = frozenset(map(version_of, (*manifests.data, *manifests.deletes))), ages.known
-            complete = len(chosen.data) == len(manifests.data) or self.store.knows(self._kind(metadata), version)
+            known = self.store.known("", self._kind(metadata), version)
+            complete = len(chosen.data) == len(manifests.data) or known is not None
             if complete:
                 chosen = manifests
                 kept, make = self._kept(metadata, io, manifests, ages, version)

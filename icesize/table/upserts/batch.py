@@ -45,7 +45,7 @@ from icesize.table.upserts.events import Events, Mask, newest_events
 from icesize.table.upserts.index_files import IndexFolder, MapSettings, index_folder
 from icesize.table.upserts.lookup import Lookup, Scan, TableFiles
 from icesize.table.upserts.maps import KeyMaps
-from icesize.table.upserts.resolver import DeletedIn, bounds_reader
+from icesize.table.upserts.resolver import bounds_reader
 from icesize.table.upserts.settings import WantedRule, keep_rule
 from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
 
@@ -58,14 +58,6 @@ def merge_here(
 ) -> Results:
     """Merge all groups in threads of this process."""
     return merge_in_threads(groups, settings, owner) if groups else {}
-
-
-@dataclass
-class UpsertMemory:
-    """The memory of a process about a table with upserts between batches. Losing it costs time."""
-
-    secret: bytes = field(default_factory=partial(token_bytes, 32), repr=False)
-    deleted_in: DeletedIn = field(default_factory=DeletedIn)
 
 
 @dataclass(frozen=True)
@@ -95,7 +87,6 @@ class Upserts:
     Attributes:
         wanted: The rule as the caller passed it.
         fetch: Returns the events.
-        memory: What the process remembers of the table between batches.
         prepare: Adds the columns to the table that the batch has and the table lacks, and returns the newest state.
         skip_null_keys: Leave out events whose key has a NULL.
         merges: Merges the groups of the batch, after its rows are written; None: no merges.
@@ -106,7 +97,6 @@ class Upserts:
     verb: ClassVar[str] = "upsert into"
     wanted: WantedRule
     fetch: FetchEvents
-    memory: UpsertMemory = field(default_factory=UpsertMemory)
     prepare: Callable[[Batch, Current], Current] = lambda batch, current: current
     skip_null_keys: bool = False
     merges: RunMerges | None = merge_here
@@ -145,7 +135,7 @@ class Upserts:
 
     def _keys(self, table_uuid: str, spill_directory: str | None) -> BatchKeys:
         if self.maps is None:
-            return BatchKeys(self.memory.secret)
+            return BatchKeys(token_bytes(32))
         folder = index_folder(replace(self.maps, directory=self.maps.directory or spill_directory), table_uuid)
         return BatchKeys(folder.begin_batch(), folder)
 
@@ -223,7 +213,7 @@ class PlannedUpserts:
         return tuple(_doubled(counts)), {"upsert": counts.numbers}
 
     def _files(self, owner: Uncommitted) -> UpsertFiles:
-        current, rule, keys, deleted_in = self.current, self.rule, self.keys, self.rows.memory.deleted_in
+        current, rule, keys = self.current, self.rule, self.keys
         metadata, settings, names = current.table.metadata, current.settings(), FileNames(owner.prefix, 0, 0, owner)
         files, tombstones = TableFiles(settings), None
         if rule.tombstones_ms is not None:
@@ -232,9 +222,8 @@ class PlannedUpserts:
             tombstones = Tombstones(rule, others, keys.lookup(others, rule.key), names, now_ms)
         reader = bounds_reader(rule, metadata.schema(), self.batch.handle.store)
         return UpsertFiles(
-            rule, files, keys.lookup(files, rule.key), reader, self.slices, current.policy, names, deleted_in,
-            tombstones,
-        )  # fmt: skip
+            rule, files, keys.lookup(files, rule.key), reader, self.slices, current.policy, names, tombstones
+        )
 
     def _merge_plan(self, layout: Layout, changes: RowChanges) -> Plan:
         """Plan merges: of small files, and of files with many deleted rows, those of the batch included."""

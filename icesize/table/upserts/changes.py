@@ -30,11 +30,12 @@ from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.commit.steps.row_delta import RowChanges
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
 from icesize.table.upserts.events import Events, Mask
 from icesize.table.upserts.lookup import Lookup, Positions, TableFiles
-from icesize.table.upserts.resolver import DeletedIn, FilesWithBounds, Resolution, Resolver
+from icesize.table.upserts.resolver import FilesWithBounds, Resolution, Resolver, remember_deleted
 from icesize.table.upserts.tombstones import Tombstones
 
 
@@ -80,7 +81,6 @@ class DeleteFiles:
     files: TableFiles
     policy: SizePolicy
     names: FileNames
-    deleted_in: DeletedIn
     written: list[NewDataFile | NewDeleteFile] = field(default_factory=list)
     _known: dict[Hashable, NewDeleteFile] = field(default_factory=dict)
 
@@ -99,18 +99,20 @@ class DeleteFiles:
         deletes = {each: self._known[each.content] for each in planned}
         applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
         replaced = {delete.id: delete for each in planned for delete in each.replaced}
-        self._remember(dying, applied, replaced)
+        self._remember(dying, applied, replaced, live.store)
         return RowChanges(tuple(files), tuple(deletes.values()), tuple(replaced.values()), applied)
 
     def _remember(
-        self, dying: Sequence[Dying], applied: Mapping[str, frozenset[FileId]], replaced: Collection[FileId]
-    ) -> None:
+        self, dying: Sequence[Dying], applied: Mapping[str, frozenset[FileId]], replaced: Collection[FileId],
+        store: ManifestStore,
+    ) -> None:  # fmt: skip
         """Remember the deleted rows of each data file, so that the next batch need not read them."""
         has_vectors = self.files.settings.format_version >= FIRST_WITH_LINEAGE
         for each in dying:
             # beside a vector, readers ignore position deletes
-            kept = {d.id for d in each.file.deletes if d.id not in replaced and (d.equality_ids or not has_vectors)}
-            self.deleted_in.remember(each.file.path, kept | applied[plain_path(each.file.path)], each.all)
+            others = (delete for delete in each.file.deletes if delete.equality_ids or not has_vectors)
+            kept = frozenset(delete.id for delete in others if delete.id not in replaced)
+            remember_deleted(store, each.file.path, kept | applied[plain_path(each.file.path)], each.all)
 
 
 @dataclass(eq=False)
@@ -174,7 +176,6 @@ class UpsertFiles:
         slices: The events. All events of a key are in one slice.
         policy: The policy, for the most delete files of a data file in format v2.
         names: Names of new files, with the owner of the run's files.
-        deleted_in: Deleted rows of data files that are known.
         tombstones: Remembered deletes; None if the table has none.
         counts: What the batch did in the newest state.
         dying: The rows that the batch deletes in the newest state.
@@ -188,7 +189,6 @@ class UpsertFiles:
     slices: Sequence[Slice]
     policy: SizePolicy
     names: FileNames
-    deleted_in: DeletedIn
     tombstones: Tombstones | None = None
     counts: ChangeCounts = field(default_factory=ChangeCounts)
     dying: Sequence[Dying] = ()
@@ -198,7 +198,7 @@ class UpsertFiles:
     _last: tuple[tuple[Head, Head], RowChanges] | None = None
 
     def __post_init__(self) -> None:
-        self._deletes = DeleteFiles(self.files, self.policy, self.names, self.deleted_in, self.written)
+        self._deletes = DeleteFiles(self.files, self.policy, self.names, self.written)
 
     def at(self, state: Loaded) -> RowChanges:
         """Return the changes for a state of the table.
@@ -241,7 +241,7 @@ class UpsertFiles:
     def _resolved_slice(
         self, number: int, of_keys: Slice, live: FilesWithBounds, dying: dict[str, Dying]
     ) -> _NewVersions:
-        resolver = self._only or Resolver(of_keys.events(), self.rule, self.files, self.lookup, self.deleted_in)
+        resolver = self._only or Resolver(of_keys.events(), self.rule, self.files, self.lookup)
         self._only, remembered = resolver if len(self.slices) == 1 else None, None
         if self.tombstones is not None:
             remembered = self.tombstones.remembered(resolver.events, resolver.remembered)

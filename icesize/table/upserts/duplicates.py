@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +24,7 @@ from icesize.table.upserts.deletes import Dying
 from icesize.table.upserts.events import shown_keys
 from icesize.table.upserts.lookup import Positions, Scan, TableFiles
 from icesize.table.upserts.maps import joined
-from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, FilesWithBounds, with_deleted
+from icesize.table.upserts.resolver import COMPARE_KEYS, FilesWithBounds, with_deleted
 
 MOST_ROWS_AT_ONCE = 8_000_000
 """Rows whose keys are compared at one time, at about 60 bytes each.
@@ -80,7 +80,6 @@ class Duplicates:
     secret: bytes
     reader: ClusterReader
     most_rows: int = MOST_ROWS_AT_ONCE
-    deleted_in: DeletedIn = field(default_factory=DeletedIn)
     _last: tuple[Hashable, Doubled] | None = None
 
     def at(self, state: Loaded) -> Doubled:
@@ -93,7 +92,7 @@ class Duplicates:
         facts = [live.noted(file, COMPARE_KEYS) for file in live.files]
         contents = frozenset((file.path, file.delete_ids) for file in facts)
         if self._last is None or self._last[0] != contents:
-            self._last = contents, self._doubled(live, with_deleted(facts, self.files, self.deleted_in))
+            self._last = contents, self._doubled(live, with_deleted(facts, self.files, state.store))
         return self._last[1]
 
     def if_restored(self, state: Loaded, partition: PartitionKey, files: Sequence[FileFact]) -> Doubled:
@@ -105,7 +104,7 @@ class Duplicates:
             live.noted(file, COMPARE_KEYS) for file in live.files
             if file.fact.partition != partition and not (is_fixed and file.fact.partition.spec_id == partition.spec_id)
         ]  # fmt: skip
-        living = with_deleted([*others, *files], self.files, self.deleted_in)
+        living = with_deleted([*others, *files], self.files, state.store)
         after = self._doubled(live, living)
         if after.rows and after.rows == self._doubled(live, living[: len(others)]).rows:
             return Doubled(live)

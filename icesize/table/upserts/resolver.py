@@ -8,11 +8,10 @@ conflict, only new files and new deletes are read, and the result is the same as
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,48 +43,7 @@ from icesize.table.upserts.events import Events, Mask
 from icesize.table.upserts.lookup import Hits, Lookup, Positions, TableFiles, not_older
 from icesize.table.upserts.tombstones import RememberedDeletes
 
-_Known = tuple[str, frozenset[FileId]]
-"""The path of a data file, and the delete files that apply to it."""
-MOST_KNOWN_BYTES = 64 * 2**20
-"""Memory for deleted rows that are known: those of a thousand data files of a million rows with 3 % deleted."""
-
-
-class DeletedIn:
-    """The deleted rows of data files that were read or written last; batches of a table share them.
-
-    Losing an entry costs reading the delete files again.
-    """
-
-    def __init__(self, most_bytes: int = MOST_KNOWN_BYTES) -> None:
-        self._most_bytes = most_bytes
-        self._rows = OrderedDict[_Known, BitMap]()
-        self._held_bytes = 0
-        # streams into one table run at the same time
-        self._lock = Lock()
-
-    def get(self, file: FileFact) -> BitMap | None:
-        """Return the deleted rows of a file; None if they are not known."""
-        known = file.path, file.delete_ids
-        with self._lock:
-            rows = self._rows.get(known)
-            if rows is not None:
-                self._rows.move_to_end(known)
-            return rows
-
-    def remember(self, path: str, deletes: Iterable[FileId], rows: BitMap) -> None:
-        """Keep the rows of a data file that these delete files delete; forget those that were not used for longest."""
-        known = path, frozenset(deletes)
-        with self._lock:
-            if (before := self._rows.pop(known, None)) is not None:
-                self._held_bytes -= _bitmap_bytes(before)
-            self._held_bytes += _bitmap_bytes(rows)
-            self._rows[known] = rows
-            while self._held_bytes > self._most_bytes and len(self._rows) > 1:
-                _, oldest = self._rows.popitem(last=False)
-                self._held_bytes -= _bitmap_bytes(oldest)
-
-
-_NO_ROWS = BitMap()
+_NO_ROWS, _DELETED_ROWS = BitMap(), "deleted rows"
 
 
 class Use(NamedTuple):
@@ -130,11 +88,13 @@ class FilesWithBounds:
         files: All live data files, with the bounds of the reader's columns.
         by_partition: The same files by partition, without bounds.
         deletes: The delete files.
+        store: Keeps the deleted rows that are known. States and batches share it.
     """
 
     files: Sequence[ClusterFile]
     by_partition: Mapping[PartitionKey, Sequence[FileFact]]
     deletes: DeleteIndex
+    store: ManifestStore
 
     @classmethod
     def of(cls, state: Loaded, reader: ClusterReader) -> FilesWithBounds:
@@ -146,7 +106,7 @@ class FilesWithBounds:
         live = defaultdict[PartitionKey, list[FileFact]](list)
         for each in files:
             live[each.fact.partition].append(each.fact)
-        return cls(files, live, index)
+        return cls(files, live, index, state.store)
 
     def check_specs(self, settings: WriteSettings) -> None:
         """Raise ConcurrentChange for a file of a partition spec that the table did not have when it was planned."""
@@ -209,7 +169,6 @@ class Resolver:
         rule: The rule of the table.
         files: Reads columns of data files.
         lookup: Finds keys in data files.
-        deleted_in: Deleted rows that are known. States and batches share it.
         remembered: The tombstones of the keys by file, as far as `icesize.table.upserts.tombstones` has read them.
     """
 
@@ -217,7 +176,6 @@ class Resolver:
     rule: UpsertRule
     files: TableFiles
     lookup: Lookup
-    deleted_in: DeletedIn
     remembered: dict[str, tuple[Hits, pa.Table]] = field(default_factory=dict)
     _hits: dict[str, Hits] = field(default_factory=dict)
     _order: dict[str, pa.Table] = field(default_factory=dict)
@@ -242,7 +200,7 @@ class Resolver:
         facts = [live.noted(file) for file in with_keys]
         living = [
             (file, hits, deleted)
-            for file, deleted in with_deleted(facts, self.files, self.deleted_in)
+            for file, deleted in with_deleted(facts, self.files, live.store)
             if len((hits := _without(self._hits[file.path], deleted)).positions)
         ]
         rows = [(file, hits) for file, hits, _ in living]
@@ -353,9 +311,13 @@ def _without(hits: Hits, deleted: BitMap) -> Hits:
     return hits.where(gone[at] != hits.positions)
 
 
-def with_deleted(files: Sequence[FileFact], reads: TableFiles, deleted_in: DeletedIn) -> list[tuple[FileFact, BitMap]]:
+def with_deleted(files: Sequence[FileFact], reads: TableFiles, store: ManifestStore) -> list[tuple[FileFact, BitMap]]:
     """Return files with their deleted rows, which are read unless they are known; then they are known."""
-    known = {f.path: rows for f in files if (rows := deleted_in.get(f) if f.deletes else _NO_ROWS) is not None}
+    known = {
+        f.path: rows
+        for f in files
+        if (rows := store.known(f.path, _DELETED_ROWS, f.delete_ids) if f.deletes else _NO_ROWS) is not None
+    }
     unknown = defaultdict[PartitionKey, list[FileFact]](list)
     for file in files:
         if file.path not in known:
@@ -364,8 +326,13 @@ def with_deleted(files: Sequence[FileFact], reads: TableFiles, deleted_in: Delet
         marked = deleted_rows(some, reads.settings.of_spec(partition.spec_id), partition).positions
         for file in some:
             known[file.path] = marked.get(file.path, BitMap())
-            deleted_in.remember(file.path, file.delete_ids, known[file.path])
+            remember_deleted(store, file.path, file.delete_ids, known[file.path])
     return [(file, known[file.path]) for file in files]
+
+
+def remember_deleted(store: ManifestStore, path: str, deletes: frozenset[FileId], rows: BitMap) -> None:
+    """Keep the rows of a data file that these delete files delete, so that these need not be read again."""
+    store.get(path, _DELETED_ROWS, lambda: (rows, _bitmap_bytes(rows)), deletes)
 
 
 def _noted(file: FileFact, index: DeleteIndex, use: Use) -> FileFact:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +14,6 @@ import pytest
 from numpy.typing import NDArray
 from pyiceberg.catalog import Catalog
 from pyiceberg.transforms import BucketTransform
-from pyroaring import BitMap
 
 from icesize import failpoints
 from icesize.environment import Environment
@@ -27,12 +24,12 @@ from icesize.planning.cluster_by import ClusterFile
 from icesize.planning.files import FileFact, PartitionKey, SkipReason
 from icesize.report import Report
 from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.upserts.batch import FetchSlice, merge_here
-from icesize.table.upserts.resolver import COMPARE_KEYS, DeletedIn, FilesWithBounds
+from icesize.table.upserts.resolver import COMPARE_KEYS, FilesWithBounds
 from icesize.table.upserts.settings import WantedRule
-from tests.support.layouts import position_delete
 from tests.support.tables import (
     FakeTime,
     append,
@@ -301,18 +298,6 @@ def test_files_have_whole_bounds_of_the_key(catalog: Catalog) -> None:
     assert dict(entry["upper_bounds"])[2] == long_kind.encode()
 
 
-def test_deleted_rows_that_are_remembered_are_bounded() -> None:
-    """The rows that were not used for longest are forgotten first."""
-    known = DeletedIn(most_bytes=4_000)
-    for number in range(10):
-        known.remember(f"f{number}", ["d"], BitMap(range(1_000)))
-    delete = position_delete(PartitionKey(0), 1, "f9")
-    file = replace(FileFact("f9", 1, 1_000, PartitionKey(0)), deletes=(replace(delete, path="d"),))
-
-    assert known.get(file) == BitMap(range(1_000))
-    assert known.get(replace(file, path="f0")) is None
-
-
 def test_a_column_renamed_while_the_rule_is_stored(catalog: Catalog) -> None:
     """The first batch stores the rule; if another writer renames a column then, the events are read again."""
     waiting = [lambda: theirs(catalog.load_table("db.t")).update_schema().rename_column("kind", "sort").commit()]
@@ -372,29 +357,6 @@ def test_the_policy_of_a_table_with_a_key(catalog: Catalog) -> None:
     assert (spread.delete_ratio_threshold, spread.delete_ratio_spread) == (0.2, 0.1)
 
 
-def test_deleted_rows_are_remembered_by_several_streams() -> None:
-    """Threads that read, remember and forget at the same time raise nothing, and the memory stays counted."""
-    before, known, files = (
-        sys.getswitchinterval(),
-        DeletedIn(2_000),
-        [FileFact(f"p{n}", 1, 1, PartitionKey(0)) for n in range(6)],
-    )
-    sys.setswitchinterval(1e-6)
-
-    def work(_: int) -> None:
-        for number in range(5_000):
-            file = files[number % 6]
-            if known.get(file) is None:
-                known.remember(file.path, file.delete_ids, BitMap())
-
-    try:
-        with ThreadPoolExecutor(3) as pool:
-            list(pool.map(work, range(3)))
-    finally:
-        sys.setswitchinterval(before)
-    assert sum(known.get(file) is not None for file in files) == 4
-
-
 @pytest.mark.parametrize(
     ("fact", "why"),
     [
@@ -404,7 +366,7 @@ def test_deleted_rows_are_remembered_by_several_streams() -> None:
 )
 def test_unreadable_files_are_refused_if_a_batch_needs_them(fact: FileFact, why: str) -> None:
     """The message names the job, and the file."""
-    live = FilesWithBounds([], {}, DeleteIndex())
+    live = FilesWithBounds([], {}, DeleteIndex(), ManifestStore())
     with pytest.raises(UnsupportedTable, match=f"Cannot upsert: {fact.path} may have keys of the batch, and {why}"):
         live.noted(ClusterFile(fact, ()))
     with pytest.raises(UnsupportedTable, match=f"Cannot compare keys: {fact.path} may have keys of other rows"):

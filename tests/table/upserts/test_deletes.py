@@ -20,6 +20,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.planning.deletes.delete_reach import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.table.manifests.delete_index import DeleteIndex
+from icesize.table.manifests.store import ManifestStore
 from icesize.table.upserts.deletes import MOST_SINGLE_DELETES, Dying, planned_deletes, write_deletes
 from icesize.table.upserts.lookup import TableFiles
 from icesize.table.upserts.resolver import FilesWithBounds
@@ -67,7 +68,7 @@ class Lake:
         files = {file.path: file for file in self.files()}
         dying = [Dying(files[path], self.deleted[path].copy(), rows) for path, rows in wanted.items()]
         plain = [replace(file, deletes=()) for file in files.values()]
-        state = FilesWithBounds([], {PARTITION: plain}, self.index)
+        state = FilesWithBounds([], {PARTITION: plain}, self.index, ManifestStore())
         planned = planned_deletes(dying, state, self.settings.storage, self.version, self.most)
         names, files_of = FileNames("test", self.number, 0), TableFiles(self.settings)
         made, self.number = write_deletes(files_of, names, planned), self.number + 1
@@ -125,7 +126,7 @@ def test_the_only_file_of_a_partition_has_one_delete_file(partitions: int) -> No
     files = [FileFact(f"/{key.values}", 1000, ROWS, key, 1, deletes=(older[key],)) for key in keys]
     dying = [Dying(file, BitMap([3]), BitMap([5])) for file in files]
     live = {file.partition: [replace(file, deletes=())] for file in files}
-    state = FilesWithBounds([], live, DeleteIndex({key: [delete] for key, delete in older.items()}))
+    state = FilesWithBounds([], live, DeleteIndex({key: [delete] for key, delete in older.items()}), ManifestStore())
     planned = planned_deletes(dying, state, settings_of("/lake", SCHEMA).storage, 2, 10)
     assert [(dict(each.rows), each.replaced) for each in planned] == [
         ({file: BitMap([3, 5])}, file.deletes) for file in files

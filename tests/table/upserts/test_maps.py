@@ -305,7 +305,7 @@ def test_threads_share_a_small_bound(tmp_path: Path) -> None:
     codes = codes_of(range(0, 200, 3))
     expected = [by_map.scan.find(file, codes).positions.tolist() for file in facts]
     for number in range(6):
-        by_map.folder.begin_batch()
+        by_map.folder.begin()
         some = list(zip(facts, expected, strict=True))[:: 1 + number % 3]
         found = concurrently(lambda pair: by_map.find(pair[0], codes).positions.tolist(), some, 4)
         assert list(found) == [positions for _, positions in some]
