@@ -75,11 +75,11 @@ def scan(target: Target, *, limit: int | None, policy: Mapping[str, str]) -> Non
 
     from icesize.presentation.views import jobs  # slow: imports PyIceberg
 
-    target.answer(shown, jobs.survey(found, limit or views.MOST_TABLES), exit_code=_none_was_read(found))
+    target.answer(shown, jobs.survey(found, limit or views.MOST_TABLES), exit_code=_exit_code_of_scan(found))
 
 
-def _none_was_read(found: CatalogSurvey) -> int:
-    """Return the exit code: FAILED if names were found, and none of them could be read as a table."""
+def _exit_code_of_scan(found: CatalogSurvey) -> int:
+    """Return FAILED if names were found, and none of them could be read as a table; otherwise 0."""
     return options.FAILED if not found.tables and (found.skipped or found.doubts) else 0
 
 
@@ -349,7 +349,7 @@ def _report_on_catalog(target: Target, output: Path | None, tables: int) -> None
 
     found = target.scan()
     if output is None:
-        target.answer(found, exit_code=_none_was_read(found))
+        target.answer(found, exit_code=_exit_code_of_scan(found))
         return
     pages, failed = dict[str, Path](), list[str]()
     for number, table in enumerate(found.tables[:tables], 1):
@@ -365,4 +365,4 @@ def _report_on_catalog(target: Target, output: Path | None, tables: int) -> None
     links = {table: page.name for table, page in pages.items()}
     output.write_text(catalog_page(found, links, Environment().now_ms()), encoding="utf-8")
     blocks = (*_wrote([output, *pages.values()]), *views.notes(failed))
-    target.answer(found, blocks, exit_code=_none_was_read(found))
+    target.answer(found, blocks, exit_code=_exit_code_of_scan(found))

@@ -235,7 +235,7 @@ def _commits(facts: Facts, drawn: dict[str, Picture]) -> Iterator[str]:
         return
     yield _grid(drawn, "amplification", "seconds")
     if history.batches and "seconds" not in drawn:
-        yield '<p class="quiet">No batch has a duration: an earlier release committed them.</p>'
+        yield '<p class="quiet">No batch has a recorded duration.</p>'
     shown = history.commits[:MOST_COMMITS]
     yield f"<details><summary>The newest {format_count(len(shown), 'commit')} in numbers</summary>"
     yield _table([HISTORY[i] for i in _COLUMNS], [[commit_cells(c)[i] for i in _COLUMNS] for c in shown], names=3)

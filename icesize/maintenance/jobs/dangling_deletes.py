@@ -14,10 +14,9 @@ from functools import cache
 from icesize.concurrency import concurrently
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import RewriteFailed
-from icesize.maintenance.table_context import TableContext
+from icesize.maintenance.table_context import OneCommit, TableContext
 from icesize.parquet.deletes.positions import paths_named
 from icesize.planning.files import DeleteFile
-from icesize.results import Result, keys
 from icesize.storage.table_storage import Storage
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
 from icesize.units import format_count
@@ -26,7 +25,7 @@ LOG = logging.getLogger("icesize")
 
 
 @dataclass(frozen=True)
-class DanglingReport(Result, job="dangling deletes"):
+class DanglingReport(OneCommit, job="dangling deletes"):
     """Outcome of a removal of dangling delete files.
 
     Attributes:
@@ -47,13 +46,6 @@ class DanglingReport(Result, job="dangling deletes"):
     dry_run: bool = False
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-
-    KEYS = keys("snapshot_id")
-
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot of the commit; None if there is none."""
-        return next(iter(self.snapshot_ids), None)
 
 
 def remove_dangling_deletes(context: TableContext, *, dry_run: bool = False) -> DanglingReport:

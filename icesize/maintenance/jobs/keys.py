@@ -6,6 +6,7 @@ import logging
 import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from secrets import token_bytes
 
 from icesize.environment import Stopwatch, rounded
@@ -18,6 +19,7 @@ from icesize.results import Result
 from icesize.table.commit import batch_commit
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, CommitRequest, ConcurrentChange
+from icesize.table.commit.steps.change_rule import ChangeRule
 from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import file_prefix
@@ -26,7 +28,7 @@ from icesize.table.upserts.changes import DeleteFiles
 from icesize.table.upserts.duplicates import Doubled, DuplicateDeletes, Duplicates
 from icesize.table.upserts.lookup import TableFiles
 from icesize.table.upserts.resolver import bounds_reader
-from icesize.table.upserts.settings import ChangeRule, WantedRule, check_has_deletes
+from icesize.table.upserts.settings import WantedRule, check_has_deletes
 from icesize.units import format_count
 
 LOG = logging.getLogger("icesize")
@@ -77,7 +79,7 @@ def deduplicate(context: TableContext, wanted: WantedRule, *, dry_run: bool = Fa
     current, watch = context.load(), Stopwatch(context.environment)
     metadata = current.table.metadata
     check_has_deletes(metadata, "deduplicate", current.name)
-    rule = wanted.instead_of(UpsertRule.of(metadata.properties), metadata.schema(), current.name)
+    rule = _rule_in(wanted, current.name, current)
     duplicates = duplicates_of(rule, current, context.handle.store)
     doubled = duplicates.at(batch_commit.state_of(context.handle, current))
     snapshot_ids: tuple[int, ...] = ()
@@ -131,13 +133,12 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
                 keys=doubled.keys,
             )
 
-    step = ChangeRule(wanted, current.name, check)
+    step = ChangeRule(partial(_rule_in, wanted, current.name), check)
     outcome = context.commit(current, step, "changing it again is safe", dry_run=dry_run)
     watch.lap("commit")
     metadata, doubled = current.table.metadata, compared[-1] if compared else None
     if not (done := outcome.done_by(ChangeRule)):
-        rule = wanted.instead_of(UpsertRule.of(metadata.properties), metadata.schema(), current.name)
-        return _report(current, rule, doubled, watch, dry_run=dry_run)
+        return _report(current, _rule_in(wanted, current.name, current), doubled, watch, dry_run=dry_run)
     [change], names = done, {each.field_id: each.name for each in metadata.schema().fields}
     changed = ["the table had no key"] if change.earlier is None else change.earlier.differences(change.rule, names)
     ids = () if dry_run else outcome.snapshot_ids
@@ -145,6 +146,12 @@ def rekey(context: TableContext, wanted: WantedRule, *, dry_run: bool = False) -
     if change.forgets_deletes and not dry_run:
         LOG.warning("%s: %s", current.name, _FORGOTTEN)  # a program may not print the report
     return replace(report, notes=(*report.notes, _FORGOTTEN)) if change.forgets_deletes else report
+
+
+def _rule_in(wanted: WantedRule, name: str, state: Current | Loaded) -> UpsertRule:
+    """Return the rule in a state; what the caller left out is that of the table."""
+    metadata = state.table.metadata
+    return wanted.instead_of(UpsertRule.of(metadata.properties), metadata.schema(), name)
 
 
 def duplicates_of(rule: UpsertRule, current: Current, store: ManifestStore) -> Duplicates:

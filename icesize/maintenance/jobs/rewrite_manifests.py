@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from icesize.environment import Stopwatch, rounded
-from icesize.maintenance.table_context import TableContext
-from icesize.results import Result, keys
+from icesize.maintenance.table_context import OneCommit, TableContext
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.manifest_lists import manifests_in
 
 
 @dataclass(frozen=True)
-class ManifestReport(Result, job="manifests"):
+class ManifestReport(OneCommit, job="manifests"):
     """Outcome of a rewrite of manifests.
 
     Attributes:
@@ -35,13 +34,6 @@ class ManifestReport(Result, job="manifests"):
     dry_run: bool = False
     notes: tuple[str, ...] = ()
     seconds: dict[str, float] = field(default_factory=dict)
-
-    KEYS = keys("snapshot_id")
-
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot of the commit; None if there is none."""
-        return next(iter(self.snapshot_ids), None)
 
 
 def rewrite_manifests(context: TableContext, *, dry_run: bool = False) -> ManifestReport:

@@ -28,7 +28,7 @@ from icesize.table.manifests.file_columns import ManifestFacts
 from icesize.table.manifests.repeated_files import entry_kept, repeated_entries
 from icesize.table.state.handle import Current
 from icesize.table.state.naming import Labels
-from icesize.table.storage.listing import Lister, list_files
+from icesize.table.storage.listing import list_files
 from icesize.units import format_count
 
 AGAIN = "a repair can be started again"
@@ -82,12 +82,7 @@ class RepairReport(Result):
 
 
 def repair(
-    context: TableContext,
-    *,
-    deep: bool = False,
-    lost_files: int | None = None,
-    dry_run: bool = False,
-    lister: Lister = list_files,
+    context: TableContext, *, deep: bool = False, lost_files: int | None = None, dry_run: bool = False
 ) -> RepairReport:
     """Verify the newest snapshot and repair what is certain.
 
@@ -96,7 +91,6 @@ def repair(
         deep: Read all files, to find wrong counts and bounds in entries.
         lost_files: The exact number of missing data files, which confirms that they are lost (see `LostFiles`).
         dry_run: Change nothing; return what would be repaired.
-        lister: Lists the files of a directory.
 
     Raises:
         CommitConflict: Other writers committed first until the deadline; repairs before that are visible.
@@ -104,7 +98,7 @@ def repair(
         TableError: The table cannot be read.
     """
     current, watch = context.load(), Stopwatch(context.environment)
-    scope = Scope(lister, deep=deep, is_for_repair=True)
+    scope = Scope(list_files, deep=deep, is_for_repair=True)
     examined = examine(current.name, current.table.metadata, current.table.io, scope, context.environment)
     watch.lap("verify")
     plan = _Plan(examined, lost_files)

@@ -4,7 +4,7 @@ A batch counts on a branch whose history contains the snapshot that carried it, 
 cherry-pick). So it counts on `main` once it is published, and nowhere once its branch is thrown away. If the history
 that would show it has expired, it counts on the branch that it was committed to.
 
-`main` keeps a promise of earlier releases: its own batches stay committed after a rollback, which reports mention.
+On `main`, its own batches stay committed after a rollback, which reports mention.
 """
 
 from __future__ import annotations

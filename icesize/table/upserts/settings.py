@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot
-from pyiceberg.table.update import (
-    AssertCurrentSchemaId,
-    AssertRefSnapshotId,
-    RemoveSnapshotRefUpdate,
-    SetPropertiesUpdate,
-)
+from pyiceberg.table.update import AssertCurrentSchemaId, AssertRefSnapshotId, SetPropertiesUpdate
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from icesize.errors import SchemaMismatch, TableError, UnsupportedTable
 from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
-from icesize.table.commit.protocol import Base, Kept, Step
-from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.steps.move_tombstones import BRANCH
-from icesize.table.records.summary import CommitKind
 from icesize.table.upserts.conditions import parsed_condition
 from icesize.table.upserts.index_files import MapSettings
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, seconds_of
@@ -262,46 +251,3 @@ def keep_rule(rule: UpsertRule, table: str, run_id: str) -> MetadataChange[Upser
 
     advice = f"Look whether the table's properties have '{PROPERTY}'; storing it again is safe"
     return MetadataChange(run_id, advice, build, lambda loaded: UpsertRule.of(loaded.properties) == rule)
-
-
-@dataclass(frozen=True)
-class ChangeRule(Step):
-    """Store another rule, without the branch of deletes that it cannot compare. Files stay.
-
-    Its snapshot lists them again: the commit of a batch that was compared by the earlier rule finds another head.
-
-    Attributes:
-        wanted: The rule as the caller passed it.
-        table: The name of the table.
-        check: Receives each state with another key, and raises to refuse it.
-        earlier: The rule of the state that the step was validated on; None if it has none.
-        rule: The new rule, of that state.
-        forgets_deletes: Whether that state remembers deletes that do not compare by the new rule.
-    """
-
-    kind = CommitKind.RULE
-    wanted: WantedRule
-    table: str
-    check: Callable[[Loaded, UpsertRule], object]
-    earlier: UpsertRule | None = None
-    rule: UpsertRule = field(default_factory=partial(UpsertRule, ()))
-    forgets_deletes: bool = False
-
-    def validate(self, state: Loaded, base: Base, earlier: Sequence[Step]) -> Kept:
-        """Return the step with the rules of the state; none if they are equal. Raises what `check` raises."""
-        stored = UpsertRule.of(state.properties)
-        rule = self.wanted.instead_of(stored, state.table.schema(), self.table)
-        if stored is None or set(stored.key) != set(rule.key):
-            self.check(state, rule)
-        forgets = BRANCH in state.table.metadata.refs and (stored is None or not rule.carries_deletes_of(stored))
-        changed = replace(self, earlier=stored, rule=rule, forgets_deletes=forgets)
-        return Kept(None if stored == rule else changed)
-
-    def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
-        builder.same_schema_and_spec()
-        builder.updates.append(SetPropertiesUpdate(updates={PROPERTY: self.rule.to_json()}))
-        if self.forgets_deletes:
-            held = builder.metadata.refs[BRANCH].snapshot_id
-            builder.updates.append(RemoveSnapshotRefUpdate(ref_name=BRANCH))
-            builder.requirements.append(AssertRefSnapshotId(ref=BRANCH, snapshot_id=held))
-        return builder.finish(Operation.REPLACE, builder.manifests, dict(summary))

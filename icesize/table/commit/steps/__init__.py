@@ -2,6 +2,7 @@
 
 - `append`: new rows in new files
 - `move_tombstones`: deletes that are remembered on a branch of their own
+- `change_rule`: another rule of upserts
 - `number_rows`: row ids after an upgrade to format v3
 - `absorb`: new files that also hold the rows of older ones, which it removes
 - `remove_dangling_deletes`: removal of delete files that apply to no data file
