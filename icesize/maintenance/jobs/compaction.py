@@ -6,8 +6,8 @@ that runs merges.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -94,19 +94,20 @@ def _forecast(selection: Selection, plan: Plan) -> Plan:
 
 
 def compact(context: TableContext, where: Where, budget: Budget, *, into_current_spec: bool = False) -> Report:
-    """Merge the small files of every matching partition, as `_in_rounds` does.
+    """Merge the small files of every matching partition, as `_Rounds.run` does.
 
     With `into_current_spec`, the rows of old partition specs are moved first, within the same budget. The report then
     has an error of the merges.
     """
     began = context.environment.monotonic()
-    moved = _in_rounds(context, where, budget, moves=True) if into_current_spec else None
-    if moved is None:
-        return _in_rounds(context, where, budget) or Report(context.handle.name)
+    moves = _Rounds.of(context, where, budget, plan_moves, old_specs_only=True) if into_current_spec else None
+    if moves is None or not moves.whole.groups:
+        return _Rounds.of(context, where, budget, plan_merges).run()
+    moved = moves.run()
     left = None if budget.size_bytes is None else max(0, budget.size_bytes - moved.bytes_written)
     rest = replace(budget, size_bytes=left).after(context.environment.monotonic() - began)
     try:
-        merged = None if rest.seconds == 0 else _in_rounds(context, where, rest)
+        merged = None if rest.seconds == 0 else _Rounds.of(context, where, rest, plan_merges).run()
     except Exception as error:
         if not can_end(error) or not moved.snapshot_ids:
             raise
@@ -115,44 +116,67 @@ def compact(context: TableContext, where: Where, budget: Budget, *, into_current
     return Report.together([moved, merged]) if merged else moved
 
 
-def _in_rounds(context: TableContext, where: Where, budget: Budget, *, moves: bool = False) -> Report | None:
-    """Merge or move files; the observer gets the plan with its forecast first. Return None if there is no move.
+@dataclass(frozen=True)
+class _Rounds:
+    """A plan of merges or of moves within a budget."""
 
-    If the work exceeds the bytes that the engine rewrites before one commit, or has a time limit, it runs in rounds
-    with a commit each. No later round begins after the time limit or after a change of the partition spec. The report
-    notes the remaining work, also after an error of a later round.
+    context: TableContext
+    budget: Budget
+    select: Callable[..., Selection]
+    selection: Selection
+    whole: Plan
+    is_late: Callable[[], bool]
 
-    A round in which every merge fails does not stop the others. Raises RewriteFailed if there is no other, and
-    CommitStateUnknown with the attribute `report` of the rounds before.
-    """
-    is_late = budget.started(context.environment)
-    selection = context.select(where, context.numbered(), old_specs_only=moves)
-    most_bytes = context.engine.most_bytes if budget.seconds is None else context.round_bytes()
-    plan = plan_moves if moves else plan_merges
-    planned = plan(selection.layout, selection.current.policy, most_bytes=budget.size_bytes)
-    if moves and not planned.groups:
-        return None
-    whole = noting_rounds(planned, context.engine.most_bytes)
-    context.environment.observe(Planned(lambda: _forecast(selection, whole)))
-    advance = context.advance("merges", whole.bytes_to_write)
+    @classmethod
+    def of(
+        cls,
+        context: TableContext,
+        where: Where,
+        budget: Budget,
+        plan: Callable[..., Plan],
+        *,
+        old_specs_only: bool = False,
+    ) -> _Rounds:
+        """Plan by `plan` what the budget allows."""
+        is_late = budget.started(context.environment)
+        select = partial(context.select, where, old_specs_only=old_specs_only)
+        selection = select(current=context.numbered())
+        planned = plan(selection.layout, selection.current.policy, most_bytes=budget.size_bytes)
+        return cls(context, budget, select, selection, noting_rounds(planned, context.engine.most_bytes), is_late)
 
-    def run(groups: Sequence[MergeTask], is_first: bool) -> Report:
-        now = selection if is_first else again()
-        owned = now.layout.partitions.some(dict.fromkeys(group.partition for group in groups))
-        files = (file for facts in owned.values() for file in facts.small + facts.large)
-        plan, lost = as_they_are(whole, groups, now.layout, files)
-        report = _merge(context, now, plan, advance)
-        return replace(report, conflicts=(*lost, *report.conflicts))
+    def run(self) -> Report:
+        """Run the plan; the observer gets it with its forecast first.
 
-    def again() -> Selection:
-        if is_late():
-            raise RoundsEnd(f"the budget of {budget.seconds:g} s is used up")
-        now = context.select(where, old_specs_only=moves)
-        if now.layout.spec_id != selection.layout.spec_id:
+        If the work exceeds the bytes that the engine rewrites before one commit, or has a time limit, it runs in rounds
+        with a commit each. No later round begins after the time limit or after a change of the partition spec. The
+        report notes the remaining work, also after an error of a later round.
+
+        A round in which every merge fails does not stop the others. Raises RewriteFailed if there is no other, and
+        CommitStateUnknown with the attribute `report` of the rounds before.
+        """
+        context, whole = self.context, self.whole
+        context.environment.observe(Planned(lambda: _forecast(self.selection, whole)))
+        advance = context.advance("merges", whole.bytes_to_write)
+
+        def run(groups: Sequence[MergeTask], is_first: bool) -> Report:
+            now = self.selection if is_first else self._again()
+            owned = now.layout.partitions.some(dict.fromkeys(group.partition for group in groups))
+            files = (file for facts in owned.values() for file in facts.small + facts.large)
+            plan, lost = as_they_are(whole, groups, now.layout, files)
+            report = _merge(context, now, plan, advance)
+            return replace(report, conflicts=(*lost, *report.conflicts))
+
+        most_bytes = context.engine.most_bytes if self.budget.seconds is None else context.round_bytes()
+        return carried_out(whole.groups, most_bytes, run, Report.together)
+
+    def _again(self) -> Selection:
+        """Return the newest state. Raises RoundsEnd if no further round is possible."""
+        if self.is_late():
+            raise RoundsEnd(f"the budget of {self.budget.seconds:g} s is used up")
+        now = self.select()
+        if now.layout.spec_id != self.selection.layout.spec_id:
             raise RoundsEnd("another writer changed the partition spec")
         return now
-
-    return carried_out(whole.groups, most_bytes, run, Report.together)
 
 
 def merge_changed(context: TableContext) -> Report:

@@ -16,7 +16,8 @@ requires both the tag and the head on which everything was checked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import zip_longest
@@ -49,6 +50,7 @@ from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import brief, readable, storage_errors
 from icesize.table.catalog.history import age_of
 from icesize.table.commit import batch_commit
+from icesize.table.commit.attempted_steps import CommitOutcome
 from icesize.table.commit.batch_report import work_fields
 from icesize.table.commit.input_metrics import with_carried_over_metrics
 from icesize.table.commit.loaded import Loaded
@@ -74,11 +76,15 @@ END_BYTES = 64 * 2**10
 
 @dataclass(frozen=True)
 class _Planned:
-    """The plan of a restore for one state of the table; `undone` are the batches after the version, by stream."""
+    """The plan of a restore for one state of the table.
+
+    `undone` are the batches after the version, by stream; `settings` those of rewritten files, if there are any.
+    """
 
     work: Restoration
     difference: Difference
     undone: dict[str, list[int]]
+    settings: WriteSettings | None
 
     @classmethod
     def on(cls, store: ManifestStore, current: Current, partition: PartitionKey, snapshot_id: int) -> _Planned:
@@ -87,7 +93,8 @@ class _Planned:
         with readable(current.name):
             difference = work.difference(current.table)
             # read before anything is committed: a concurrent expiry may remove the older snapshots
-            return cls(work, difference, _batches_undone(current.table, store, partition, difference.version))
+            undone = _batches_undone(current.table, store, partition, difference.version)
+        return cls(work, difference, undone, current.settings() if difference.rewritten else None)
 
     def report(self, current: Current, seconds: Mapping[str, float]) -> Report:
         """Return the report of a dry run, with a note if there is nothing to do."""
@@ -126,48 +133,71 @@ def restore(
     After every other error than CommitStateUnknown, nothing has changed. The copies are removed, and so is the tag if
     the catalog permits it.
     """
-    handle, environment, watch = context.handle, context.environment, Stopwatch(context.environment)
-    planned, run_id = _Planned.on(handle.store, current, partition, snapshot_id), environment.new_id()
-    settings = current.settings() if planned.difference.rewritten else None
+    watch = Stopwatch(context.environment)
+    planned = _Planned.on(context.handle.store, current, partition, snapshot_id)
     watch.lap("plan")
-    report = planned.report(current, watch.seconds)
-    check = partial(_check_keys, current, planned.work)
-    check(batch_commit.state_of(handle, current), planned.difference)
+    report, check = planned.report(current, watch.seconds), partial(_check_keys, current, planned.work)
+    check(batch_commit.state_of(context.handle, current), planned.difference)
     if dry_run or not report.partitions_touched:
         return report
-    # checks that can fail without writing come before the tag, so that they leave no tag behind
-    prefix, tag = file_prefix(run_id), TAG_PREFIX + run_id
-    copies = _copies(current, partition, planned.difference.copied, prefix)
-    storage = settings.storage if settings else Storage.of(current.table.io)
-    left = f"The partition did not change; {_may_be_left(tag)}"
-    batch_commit.change(handle, current, add_tag(tag, snapshot_id, run_id, environment.now_ms, left), environment)
-    try:
-        with uncommitted(storage, prefix, environment) as (owner, telling):
-            with storage_errors(f"Cannot copy files of '{current.name}'", "nothing was changed", table=current.name):
-                copy_files(current.table.io, owner, copies)
-            rewrites = tuple[Merged, ...]()
-            if settings:
-                rewrites = _rewritten(planned.difference.rewritten, current.table.io, settings, owner)
-            watch.lap("copy")
-            step = Restore(tag, planned.work, planned.difference, _overwrite(planned, copies, rewrites), check)
-            again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
-            request = CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
-            outcome = batch_commit.commit_request(handle, current, request, telling)
-    except CommitStateUnknown:
-        raise
-    except BaseException:
-        _untag(handle, current, tag, environment)
-        raise
-    watch.lap("commit")
-    context.engine.refresh(handle)
+    outcome, made, rewrites = _committed(context, current, planned, check, watch)
+    context.engine.refresh(context.handle)
     return replace(
-        _counted(report, step.overwrite, rewrites),
+        _counted(report, made, rewrites),
         snapshot_ids=outcome.snapshot_ids,
         operations=outcome.operations,
         metadata_bytes_written=outcome.metadata_bytes_written,
         seconds=rounded(watch.seconds),
         notes=(*report.notes, *_consequences(current.table, planned, outcome.snapshot_ids)),
     )
+
+
+def _committed(
+    context: TableContext,
+    current: Current,
+    planned: _Planned,
+    check: Callable[[Loaded, Difference], object],
+    watch: Stopwatch,
+) -> tuple[CommitOutcome, Absorb, Sequence[Merged]]:
+    """Bring the files back under new names, and commit them; return the outcome, the new files, and rewritten ones."""
+    table, settings, run_id = current.table, planned.settings, context.environment.new_id()
+    prefix, storage = file_prefix(run_id), settings.storage if settings else Storage.of(table.io)
+    # can fail without writing, so it comes before the tag
+    copies = _copies(current, planned.work.partition, planned.difference.copied, prefix)
+    with (
+        _tagged(context, current, planned.work.snapshot_id, run_id) as tag,
+        uncommitted(storage, prefix, context.environment) as (owner, environment),
+    ):
+        with storage_errors(f"Cannot copy files of '{current.name}'", "nothing was changed", table=current.name):
+            copy_files(table.io, owner, copies)
+        rewrites = _rewritten(planned.difference.rewritten, table.io, settings, owner) if settings else ()
+        watch.lap("copy")
+        made = _overwrite(planned, copies, rewrites)
+        step = Restore(tag, planned.work, planned.difference, made, check)
+        again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
+        request = CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
+        outcome = batch_commit.commit_request(context.handle, current, request, environment)
+    watch.lap("commit")
+    return outcome, made, rewrites
+
+
+@contextmanager
+def _tagged(context: TableContext, current: Current, snapshot_id: int, run_id: str) -> Iterator[str]:
+    """Hold a snapshot by a tag, which the commit in the block removes; remove it after an error.
+
+    If the outcome of that commit is unknown, the tag stays.
+    """
+    tag, environment = TAG_PREFIX + run_id, context.environment
+    left = f"The partition did not change; {_may_be_left(tag)}"
+    add = add_tag(tag, snapshot_id, run_id, environment.now_ms, left)
+    batch_commit.change(context.handle, current, add, environment)
+    try:
+        yield tag
+    except CommitStateUnknown:
+        raise
+    except BaseException:
+        _untag(context.handle, current, tag, environment)
+        raise
 
 
 def _check_keys(current: Current, work: Restoration, state: Loaded, planned: Difference) -> None:
