@@ -44,9 +44,8 @@ import icesize
 from benchmarks.catalog_tables import Sizes, make, shapes
 from benchmarks.linked_files import LinkedFiles, Rows
 from benchmarks.show import finish
-from icesize.environment import Environment
 from icesize.failpoints import for_child
-from icesize.maintenance.passes.survey import look_at_each, survey_and_merges
+from icesize.maintenance.passes.survey import CatalogTables, survey_and_merges
 from icesize.table.catalog.tables import NotLoaded, TablePattern
 from integration.servers import local_rest_catalog
 
@@ -151,10 +150,8 @@ def _run(made: _Made, *arguments: str) -> tuple[dict[str, Any], dict[str, float]
 
 def _jobs(made: _Made) -> list[tuple[int, int]]:
     """Return the files that each due merge saves, and its bytes."""
-    plans, _ = look_at_each(
-        TablePattern.of("c"), made.catalog, Environment(), None,
-        lambda context, table: survey_and_merges(context, table)[1], lambda name: True,
-    )  # fmt: skip
+    tables = CatalogTables(made.catalog, TablePattern.of("c"))
+    plans, _ = tables.look_at_each(lambda context, table: survey_and_merges(context, table)[1])
     groups = [group for plan in plans if not isinstance(plan, NotLoaded) for group in plan.groups]
     return [(len(group.inputs) - group.outputs + group.avoidable_deletes, group.size_bytes) for group in groups]
 

@@ -14,7 +14,6 @@ from functools import cached_property, partial
 from itertools import chain
 from threading import Event, Lock
 
-from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
 
 from icesize.concurrency import TABLES_AT_ONCE, Ahead
@@ -22,7 +21,7 @@ from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, TableNotFound
 from icesize.events import Progress
 from icesize.maintenance.passes.maintain import STEPS, MaintenanceReport, Pass
-from icesize.maintenance.passes.survey import look_at_each, survey_and_merges
+from icesize.maintenance.passes.survey import CatalogTables, survey_and_merges
 from icesize.maintenance.rounds import Budget
 from icesize.maintenance.table_context import Engine, InThisProcess, TableContext
 from icesize.parquet.format.refusals import log_if_internal
@@ -34,11 +33,11 @@ from icesize.results import Result, keys
 from icesize.storage.locations import is_object_store
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.opening import responds, with_timeout
-from icesize.table.catalog.tables import Name, NotLoaded, TablePattern, in_turn
+from icesize.table.catalog.tables import Name, NotLoaded, in_turn
 from icesize.table.cleanup.owners import CatalogOwners, identity_of_table, shared
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.concurrent_writers import optimizer_of, other_compactors
-from icesize.table.state.handle import PolicyArgument, TableHandle
+from icesize.table.state.handle import TableHandle
 
 LOG = logging.getLogger("icesize")
 
@@ -247,7 +246,7 @@ class _Unspent:
 
 
 @dataclass(frozen=True)
-class ManyTables:
+class ManyTables(CatalogTables):
     """The tables of a catalog that one pass maintains.
 
     Attributes:
@@ -262,11 +261,6 @@ class ManyTables:
         engine: Rewrites files; None for threads of this process.
     """
 
-    catalog: Catalog
-    pattern: TablePattern
-    environment: Environment = field(default_factory=Environment)
-    policy: PolicyArgument = None
-    is_chosen: Callable[[str], bool] = lambda name: True
     threads: int = TABLES_AT_ONCE
     take_over: bool = False
     engine: Engine | None = None
@@ -359,9 +353,8 @@ class ManyTables:
     def _planned(self, budget: Budget) -> tuple[ManyTablesPlan, dict[str, _Due]]:
         """Return the plan, and the tables to work on by their names."""
         SizePolicy.resolve({}, self.policy)  # an error in it concerns all tables
-        args = with_timeout(self.catalog), self.environment, self.policy
-        look = partial(self._look, budget.size_bytes)
-        seen, doubts = look_at_each(self.pattern, *args, look, self.is_chosen, self._store)
+        with_timeout(self.catalog)
+        seen, doubts = self.look_at_each(partial(self._look, budget.size_bytes), self._store)
         if not seen and (doubts or self.pattern.has_wildcards):
             # a scheduler must learn of a misspelled name, which would be maintained never
             why = f" ({'; '.join(doubts)})" if doubts else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import closing, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from threading import Event, Lock
 from typing import TypeVar
@@ -123,13 +123,12 @@ def scan(
         TableNotFound: PyIceberg's configuration does not name the catalog.
         TableError: The catalog cannot be opened, or cannot list its namespaces.
     """
-    selected, environment = TablePattern.of(pattern), environment or Environment()
+    selected = TablePattern.of(pattern)
     SizePolicy.resolve({}, policy)  # an error in it concerns all tables
     chosen = catalog_of(selected, catalog)
     with closing(chosen) if catalog is None else nullcontext():
-        found, doubts = look_at_each(
-            selected, chosen, environment, policy, lambda *table: survey_and_merges(*table)[0], is_chosen
-        )
+        tables_chosen = CatalogTables(chosen, selected, environment or Environment(), policy, is_chosen)
+        found, doubts = tables_chosen.look_at_each(lambda *table: survey_and_merges(*table)[0])
     tables = (result for result in found if isinstance(result, TableSurvey))
     skipped = (result for result in found if isinstance(result, NotLoaded))
     return CatalogSurvey(
@@ -140,58 +139,76 @@ def scan(
     )
 
 
-def look_at_each(
-    pattern: TablePattern,
-    catalog: Catalog,
-    environment: Environment,
-    policy: PolicyArgument,
-    look: LookAtTable[T],
-    is_chosen: Callable[[str], bool],
-    stores: Callable[[str], ManifestStore] = lambda uuid: ManifestStore(Memory(), uuid),
-) -> tuple[list[T | NotLoaded], list[str]]:
-    """Return the results of `look` for the tables of a pattern, and sentences about namespaces without a listing.
+@dataclass(frozen=True)
+class CatalogTables:
+    """The tables of a catalog that a pattern and a filter select.
 
-    Full names for which `is_chosen` returns False are left out. `stores` returns the store of a table's UUID. By
-    default, the facts about a table are dropped when it was looked at.
-
-    Raises TableError if the catalog cannot list its namespaces.
+    Attributes:
+        catalog: The catalog.
+        pattern: Which of its tables.
+        environment: Clock and observer.
+        policy: A size policy, or some of its keys, for every table.
+        is_chosen: Returns False for the full names of tables that are left alone.
     """
-    doubts, large, is_down = list[str](), Lock(), Event()
 
-    def asking(name: str) -> Ask:
+    catalog: Catalog
+    pattern: TablePattern
+    environment: Environment = field(default_factory=Environment)
+    policy: PolicyArgument = None
+    is_chosen: Callable[[str], bool] = lambda name: True
+
+    def look_at_each(
+        self, look: LookAtTable[T], stores: Callable[[str], ManifestStore] = lambda uuid: ManifestStore(Memory(), uuid)
+    ) -> tuple[list[T | NotLoaded], list[str]]:
+        """Return the results of `look` for the tables of a pattern, and sentences about namespaces without a listing.
+
+        Full names for which `is_chosen` returns False are left out. `stores` returns the store of a table's UUID. By
+        default, the facts about a table are dropped when it was looked at.
+
+        Raises TableError if the catalog cannot list its namespaces.
+        """
+        catalog, environment = self.catalog, self.environment
+        doubts, large, is_down = list[str](), Lock(), Event()
+
+        def look_at(name: Name) -> T | NotLoaded:
+            handle = TableHandle(catalog, name, self.policy, stores=stores)
+            if is_down.is_set():
+                return NotLoaded(name, "unreadable", "the catalog did not respond before")
+            table = load_named(catalog, name, self._asking(handle.name))
+            if isinstance(table, NotLoaded):
+                # requests for a thousand tables would be repeated for two minutes each
+                if table.kind == "unreadable" and not responds(catalog):
+                    is_down.set()
+                return table
+            try:
+                with large if _is_large(table.metadata) else nullcontext():
+                    return look(TableContext(handle, environment, InThisProcess(0)), table)
+            except UnsupportedTable as error:
+                return NotLoaded(name, "unsupported", said(error))
+            except Exception as error:  # storage clients and parsers raise their own errors; other tables are surveyed
+                return NotLoaded(name, "unreadable", said(error))
+
+        names = self._names(doubts.append)
+        found = list[T | NotLoaded]()
+        environment.observe(Progress("surveying", 0, len(names), "table"))
+        for result in each_of(catalog)(look_at, names):
+            found.append(result)
+            environment.observe(Progress("surveying", len(found), len(names), "table"))
+        return found, doubts
+
+    def _asking(self, name: str) -> Ask:
         """Return what calls a function, and calls it again as long as the catalog does not respond."""
-        return lambda function, *arguments: asking_again(environment, RETRY_SECONDS, name)(function, *arguments)
+        return lambda function, *given: asking_again(self.environment, RETRY_SECONDS, name)(function, *given)
 
-    def look_at(name: Name) -> T | NotLoaded:
-        handle = TableHandle(catalog, name, policy, stores=stores)
-        if is_down.is_set():
-            return NotLoaded(name, "unreadable", "the catalog did not respond before")
-        table = load_named(catalog, name, asking(handle.name))
-        if isinstance(table, NotLoaded):
-            # requests for a thousand tables would be repeated for two minutes each
-            if table.kind == "unreadable" and not responds(catalog):
-                is_down.set()
-            return table
+    def _names(self, doubt: Callable[[str], object]) -> list[Name]:
+        """Return the names of the tables; `doubt` gets sentences about namespaces without a listing."""
+        name = str(self.pattern)
         try:
-            with large if _is_large(table.metadata) else nullcontext():
-                return look(TableContext(handle, environment, InThisProcess(0)), table)
-        except UnsupportedTable as error:
-            return NotLoaded(name, "unsupported", said(error))
-        except Exception as error:  # storage clients and parsers raise their own errors; other tables are surveyed
-            return NotLoaded(name, "unreadable", said(error))
-
-    try:
-        selected = names_of(catalog, doubts.append, pattern, asking(str(pattern)))
-        names = [name for name in selected if is_chosen(".".join((catalog.name, *name)))]
-    except Exception as error:  # each catalog client raises its own errors
-        why = said(error) if isinstance(error, IcesizeError) else denied(error, LIST)
-        raise TableError(f"Cannot list the tables of '{pattern}': {why}", pattern=pattern) from scrub(error)
-    found = list[T | NotLoaded]()
-    environment.observe(Progress("surveying", 0, len(names), "table"))
-    for result in each_of(catalog)(look_at, names):
-        found.append(result)
-        environment.observe(Progress("surveying", len(found), len(names), "table"))
-    return found, doubts
+            selected = names_of(self.catalog, doubt, self.pattern, self._asking(name))
+            return [each for each in selected if self.is_chosen(".".join((self.catalog.name, *each)))]
+        except Exception as error:  # each catalog client raises its own errors
+            why = said(error) if isinstance(error, IcesizeError) else denied(error, LIST)
+            raise TableError(f"Cannot list the tables of '{name}': {why}", pattern=self.pattern) from scrub(error)
 
 
 def _is_large(metadata: TableMetadata) -> bool:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from pyarrow.fs import FileInfo, FileSelector, FileSystem, FileType
-from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table.metadata import TableMetadata
 
 from icesize.errors import IcesizeError, TableError
+from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import brief
 from icesize.table.catalog.history import known_ancestors
 
@@ -53,9 +53,7 @@ def read_checkpoint(path: str, properties: Mapping[str, str] | None = None) -> R
     is missing, is not a checkpoint, or cannot be read.
     """
     try:
-        io = PyArrowFileIO(dict(properties or {}))
-        scheme, authority, folder = io.parse_location(path.rstrip("/"), io.properties)
-        found = _Checkpoint(io.fs_by_scheme(scheme, authority), folder)
+        found = _Checkpoint(Storage(properties or {}, path), path.rstrip("/"))
         positions, beginnings = found.positions(), found.beginnings()
     except IcesizeError:
         raise
@@ -71,13 +69,13 @@ class _Unreadable(Exception):
 
 @dataclass
 class _Checkpoint:
-    filesystem: FileSystem
+    storage: Storage
     folder: str
 
     def positions(self) -> list[int]:
         offsets, commits = self._batches("offsets"), self._batches("commits")
         # a started query without a batch has no such directories, because object stores keep no empty ones
-        if not offsets and not any(i.base_name == "metadata" and i.type == FileType.File for i in self._list("")):
+        if not offsets and not self._has_metadata():
             raise _Unreadable("it has no 'offsets' and no 'metadata'")
         committed = max(set(offsets) & set(commits), default=None)
         if committed is None:
@@ -85,13 +83,13 @@ class _Checkpoint:
         return self._ends(n for n in offsets if n >= committed)
 
     def beginnings(self) -> list[int]:
-        sources = [info for info in self._list("sources") if info.type == FileType.Directory]
-        found = (self._beginning(info.base_name) for info in sorted(sources, key=lambda each: each.base_name))
+        sources = {source for source, below, _ in (name.partition("/") for name in self._list("sources")) if below}
+        found = map(self._beginning, sorted(sources))
         return [position for position in found if position is not None]
 
     def _batches(self, folder: str) -> list[int]:
         """Return the numbers of the batches in `offsets` or `commits`; Hadoop keeps checksum files beside them."""
-        return sorted(int(info.base_name) for info in self._list(folder) if info.base_name.isdecimal())
+        return sorted(int(name) for name in self._list(folder) if name.isdecimal())
 
     def _ends(self, batches: Iterable[int]) -> list[int]:
         positions = (position for batch in batches for position in self._end(f"offsets/{batch}"))
@@ -110,13 +108,21 @@ class _Checkpoint:
         except FileNotFoundError:
             return None
 
-    def _list(self, folder: str) -> list[FileInfo]:
-        below = FileSelector(f"{self.folder}/{folder}".rstrip("/"), allow_not_found=True)
-        return list(self.filesystem.get_file_info(below))
+    def _has_metadata(self) -> bool:
+        try:
+            return bool(self._text("metadata"))
+        except (FileNotFoundError, IsADirectoryError):
+            return False
+
+    def _list(self, folder: str) -> list[str]:
+        """Return the names of the files below a directory; none if it is missing."""
+        below = f"{self.folder}/{folder}"
+        with suppress(FileNotFoundError):
+            return [each.location.removeprefix(f"{below}/") for each in self.storage.list(below)]
+        return []
 
     def _text(self, name: str) -> str:
-        with self.filesystem.open_input_stream(f"{self.folder}/{name}") as stream:
-            return str(stream.read(), "utf-8")
+        return self.storage.fetch(f"{self.folder}/{name}").decode()
 
 
 def _offsets(text: str, name: str) -> list[tuple[str, str]]:

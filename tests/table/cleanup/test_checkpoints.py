@@ -169,5 +169,5 @@ def test_a_file_in_the_place_of_the_folder_is_refused(tmp_path: Path) -> None:
 
 def test_an_unknown_scheme_is_refused() -> None:
     """A filesystem that nobody here can reach is an error of the argument, said in a sentence."""
-    with pytest.raises(TableError, match="Cannot read the checkpoint ftp://host/x: ValueError: Unrecognized"):
+    with pytest.raises(TableError, match="Cannot read the checkpoint ftp://host/x: "):
         read_checkpoint("ftp://host/x")
