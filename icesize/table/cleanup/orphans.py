@@ -6,7 +6,7 @@ A file still being written looks the same, so age decides. In doubt, the file st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -151,16 +151,7 @@ class OrphanSearch:
         table = self.reload()
         check_may_delete(table, self.name)
         location = check_folder(table.location())
-        now_ms, notes = self.environment.now_ms(), list[str]()
-        if not dry_run:
-            storage_ms = storage_now_ms(table.io, location, self.environment.new_id)
-            if differs := clock_difference(storage_ms - now_ms):
-                notes.append(f"the clock of the storage is {differs}; its time counts")
-            now_ms = storage_ms
-        if self.inventory is not None:
-            now_ms = min(now_ms, self.inventory.taken_ms)
-            taken = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
-            notes.append(f"ages count from the newest file of the inventory ({taken:%Y-%m-%d %H:%M:%S} UTC)")
+        now_ms, notes = self._now(table, location, dry_run)
         self._owners = Owners(location, local=LocalFiles.of(table), trusts_location=trust_location)
         self._learn(table)
         watch.lap("read")
@@ -172,22 +163,28 @@ class OrphanSearch:
         due, spared = self._orphans(table, found)
         check_spelling(location, self._owners.own, [file.location for file in due])
         watch.lap("check")
-        report = OrphanReport(
-            table=self.name,
-            dry_run=dry_run,
-            older_than_ms=older_than_ms,
-            files_found=len(due),
-            bytes_found=sum(file.size_bytes for file in due),
-            too_recent=found.too_recent,
-            from_committed_batches=sum(file.location in found.from_committed_batches for file in due),
-            incomplete_uploads=uploads,
-            examples=tuple(file.location for file in due[:EXAMPLES]),
-            notes=(*notes, *spared, *_left_alone(table.metadata, found)),
-        )
+        report = replace(
+            _report(due, found), table=self.name, dry_run=dry_run, older_than_ms=older_than_ms,
+            incomplete_uploads=uploads, notes=(*notes, *spared, *_left_alone(table.metadata, found)),
+        )  # fmt: skip
         if not dry_run:
             report = self._delete(table, due, report)
             watch.lap("delete")
         return replace(report, seconds=watch.seconds)
+
+    def _now(self, table: Table, location: str, dry_run: bool) -> tuple[int, list[str]]:
+        """Return the time from which ages count, and notes: that of the storage, if files are to be deleted."""
+        now_ms, notes = self.environment.now_ms(), list[str]()
+        if not dry_run:
+            storage_ms = storage_now_ms(table.io, location, self.environment.new_id)
+            if differs := clock_difference(storage_ms - now_ms):
+                notes.append(f"the clock of the storage is {differs}; its time counts")
+            now_ms = storage_ms
+        if self.inventory is not None:
+            now_ms = min(now_ms, self.inventory.taken_ms)
+            taken = datetime.fromtimestamp(now_ms / 1000, timezone.utc)
+            notes.append(f"ages count from the newest file of the inventory ({taken:%Y-%m-%d %H:%M:%S} UTC)")
+        return now_ms, notes
 
     def _progress(self, done: int, total: int | None = None) -> None:
         self.environment.observe(Progress("orphans", done, total))
@@ -294,6 +291,17 @@ def _remove_unchanged(io: FileIO, remover: Deleter, times_ms: Mapping[str, int],
     found = zip(group, concurrently(changed, group), strict=True)
     errors = {file: error for file, error in found if error is not None}
     return errors | remover.delete([file for file in group if file not in errors])
+
+
+def _report(due: Sequence[Listed], found: FoundOrphans) -> OrphanReport:
+    """Return the counts of a search that deleted nothing yet."""
+    return OrphanReport(
+        files_found=len(due),
+        bytes_found=sum(file.size_bytes for file in due),
+        too_recent=found.too_recent,
+        from_committed_batches=sum(file.location in found.from_committed_batches for file in due),
+        examples=tuple(file.location for file in due[:EXAMPLES]),
+    )
 
 
 def _left_alone(metadata: TableMetadata, found: FoundOrphans) -> Iterator[str]:
