@@ -8,13 +8,11 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from icesize.parquet.files.lineage_fields import LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings, pruned
 from icesize.parquet.keys.codes import Codes, Places, codes_of
-from icesize.parquet.keys.ranks import sortable
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
@@ -117,18 +115,3 @@ class Scan:
     def row_ids(self, file: FileFact, positions: Positions) -> Positions:
         ids: Positions = self.files.at(file, positions, self.key[:1], lineage=True).column("_row_id").to_numpy()
         return ids
-
-
-def not_older(rows: pa.Table, events: pa.Table) -> NDArray[np.bool_]:
-    """Return which rows are newer than the event of the same place, or as new; both have the columns of the order.
-
-    NULL is older than any value: the column is younger than the row, or than the delete that is remembered.
-    """
-    result = np.ones(rows.num_rows, np.bool_)
-    for pair in reversed(list(zip(rows.columns, events.columns, strict=True))):
-        mine, theirs = map(sortable, pair)
-        unknown = theirs.is_null()
-        greater = np.asarray(pc.if_else(unknown, mine.is_valid(), pc.fill_null(pc.greater(mine, theirs), False)))
-        equal = np.asarray(pc.if_else(unknown, mine.is_null(), pc.fill_null(pc.equal(mine, theirs), False)))
-        result = greater | (equal & result)
-    return result

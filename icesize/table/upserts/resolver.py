@@ -12,22 +12,18 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
-from pyarrow import types
 from pyiceberg.schema import Schema
 from pyroaring import BitMap
 
 from icesize.concurrency import concurrently
 from icesize.errors import UnsupportedTable
 from icesize.parquet.deletes.deleted_rows import deleted_rows
-from icesize.parquet.deletes.equal_keys import comparable
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places
-from icesize.parquet.keys.ranks import by_order
 from icesize.planning.cluster_by import Bounds, ClusterBy, ClusterFile
 from icesize.planning.deletes.delete_reach import only_path
 from icesize.planning.files import FileFact, FileId, PartitionKey, SkipReason
@@ -40,7 +36,8 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
 from icesize.table.upserts.events import Events, Mask
-from icesize.table.upserts.lookup import Hits, Lookup, Positions, TableFiles, not_older
+from icesize.table.upserts.late_events import LateEvents, comparable_values
+from icesize.table.upserts.lookup import Hits, Lookup, Positions, TableFiles
 from icesize.table.upserts.tombstones import RememberedDeletes
 
 _NO_ROWS, _DELETED_ROWS = BitMap(), "deleted rows"
@@ -178,7 +175,6 @@ class Resolver:
     lookup: Lookup
     remembered: dict[str, tuple[Hits, pa.Table]] = field(default_factory=dict)
     _hits: dict[str, Hits] = field(default_factory=dict)
-    _order: dict[str, pa.Table] = field(default_factory=dict)
     _row_ids: dict[tuple[str, int | None, bytes], Positions] = field(default_factory=dict)
 
     def among(self, live: FilesWithBounds, remembered: RememberedDeletes | None = None) -> Resolution:
@@ -205,7 +201,7 @@ class Resolver:
         ]
         rows = [(file, hits) for file, hits, _ in living]
         times = np.bincount(np.concatenate([_NONE, *(hits.places for _, hits in rows)]), minlength=len(self.events))
-        is_late, dead = self._judged(rows, bounds, times, remembered.order)
+        is_late, dead = self._lateness.judged(rows, bounds, times, remembered.order)
         is_buried = remembered.is_late & ~is_late
         found = tuple(
             FoundRows(file, hits, deleted, mask) for (file, hits, deleted), mask in zip(living, dead, strict=True)
@@ -235,9 +231,8 @@ class Resolver:
         return {each: _holder(column) for each, column in zip(self.rule.key, self.events.keys.columns, strict=True)}
 
     @cached_property
-    def _first_order(self) -> Any:
-        """Values of the first column of the order that compare with the bounds of files, if they do."""
-        return None if self.events.order is None else comparable_values(self.events.order.column(0))
+    def _lateness(self) -> LateEvents:
+        return LateEvents(self.events, self.files, self.rule.order, self._hits)
 
     def _look_up(self, files: Sequence[FileFact]) -> None:
         unknown = [file for file in files if file.path not in self._hits]
@@ -245,61 +240,6 @@ class Resolver:
         found = concurrently(lambda file: self.lookup.find(file, self.events.codes), unknown, threads)
         for file, hits in zip(unknown, found, strict=True):
             self._hits[file.path] = hits
-
-    def _judged(
-        self,
-        rows: Sequence[tuple[FileFact, Hits]],
-        bounds: Mapping[str, Bounds],
-        times: NDArray[np.intp],
-        order: pa.Table | None,
-    ) -> tuple[Mask, list[Mask]]:
-        """Return which events of this order are late, and which of the live rows of each file die.
-
-        A key with several live rows keeps one of them if its event is late: the newest.
-        """
-        is_late: Mask = np.zeros(len(self.events), np.bool_)
-        if order is None:
-            return is_late, [np.ones(len(hits.positions), np.bool_) for _, hits in rows]
-        first = self._first_order if order is self.events.order else comparable_values(order.column(0))
-        for file, hits in rows:
-            is_late[self._late(file, hits, bounds[file.path], order, first)] = True
-        dead = [~is_late[hits.places] for _, hits in rows]
-        doubled = is_late & (times > 1)
-        if doubled.any():
-            self._keep_newest(doubled, rows, dead)
-        return is_late, dead
-
-    def _late(self, file: FileFact, hits: Hits, bounds: Bounds, order: pa.Table, first: Any) -> Places:
-        """Return the places of keys whose row in the file is not older than the event."""
-        if bounds == ():
-            return _NONE  # no row of the file has a value, and NULL is older than any
-        if bounds and first is not None:
-            hits = hits.where(first[hits.places] <= bounds[1])
-        if not len(hits.positions):
-            return _NONE
-        events = order.take(pa.array(hits.places))
-        return hits.places[not_older(self._order_at(file, hits), events)]
-
-    def _order_at(self, file: FileFact, hits: Hits) -> pa.Table:
-        """Return the order of rows with keys of the batch. They are read for all such rows of a file, once."""
-        known = self._hits[file.path]
-        if file.path not in self._order:
-            names = self.files.names(self.rule.order)
-            self._order[file.path] = self.files.at(file, known.positions, names)
-        return self._order[file.path].take(pa.array(np.searchsorted(known.positions, hits.positions)))
-
-    def _keep_newest(self, doubled: Mask, rows: Sequence[tuple[FileFact, Hits]], dead: Sequence[Mask]) -> None:
-        """Mark all rows of these keys as dead but the newest of each."""
-        found = [(file, hits.where(doubled[hits.places])) for file, hits in rows]
-        places = np.concatenate([hits.places for _, hits in found])
-        order = pa.concat_tables([self._order_at(file, hits) for file, hits in found if len(hits.positions)])
-        by_age = by_order({"key": pa.array(places)}, order.columns)
-        ascending = places[by_age]
-        dies: Mask = np.ones(len(places), np.bool_)
-        dies[by_age[np.append(ascending[1:] != ascending[:-1], True)]] = False
-        ends = np.cumsum([len(hits.positions) for _, hits in found])
-        for (_, hits), mask, of_file in zip(rows, dead, np.split(dies, ends[:-1]), strict=True):
-            mask[doubled[hits.places]] = of_file
 
 
 def _without(hits: Hits, deleted: BitMap) -> Hits:
@@ -361,27 +301,6 @@ def _readable(file: FileFact, use: Use = UPSERT) -> FileFact:
     if file.obstacle in _UNREADABLE:
         raise use.refused(file, f"it {_UNREADABLE[file.obstacle]}")
     return file
-
-
-def comparable_values(column: pa.ChunkedArray) -> Any:
-    """Return values as they compare with bounds: an array of numbers, or of Python values.
-
-    Returns None if bounds show nothing of them: of NULL, and of text that is no UTF-8, which Java replaces in bounds.
-    """
-    if column.null_count:
-        return None
-    if types.is_floating(column.type):
-        return column.to_numpy()
-    values = comparable(column)
-    if types.is_int64(values.type):
-        return values.to_numpy()
-    try:
-        values.validate(full=True)
-    except pa.ArrowInvalid:
-        return None
-    plain = np.empty(len(values), object)
-    plain[:] = values.to_pylist()
-    return plain
 
 
 def _holder(column: pa.ChunkedArray) -> Callable[[Bounds], bool]:

@@ -41,7 +41,8 @@ from icesize.table.manifests.file_columns import read_described
 from icesize.table.manifests.manifest_lists import inherited_from, manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.upserts.events import Events, Mask, sorted_places
-from icesize.table.upserts.lookup import Hits, Lookup, TableFiles, not_older
+from icesize.table.upserts.late_events import not_older
+from icesize.table.upserts.lookup import Hits, Lookup, TableFiles
 
 _TIME = NestedField(2_000_000_000, "_deleted_at_ms", LongType(), required=True)
 """When a batch deleted the key, in milliseconds since 1970.
