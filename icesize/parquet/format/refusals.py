@@ -96,24 +96,14 @@ class CopyRefused(Exception):
     def __init__(self, code: Refusal, detail: str = "") -> None:
         super().__init__(f"{code.value}: {detail[:_MOST_DETAIL]}" if detail else code.value)
         self.code = code
-        self._detail = detail[:_MOST_DETAIL]
-
-    def __reduce__(self) -> tuple[type[CopyRefused], tuple[Refusal, str]]:
-        # the exception crosses processes, and the default rebuilds an exception from its message alone
-        return type(self), (self.code, self._detail)
 
 
 class DamagedFile(CopyRefused):
     """Raised for bytes that their format does not allow; `damaged_as` replaces it with the code of the damaged part."""
 
     def __init__(self, detail: str) -> None:
-        super().__init__(Refusal.CORRUPT_FOOTER, detail)
-
-    def __reduce__(self) -> tuple[type[DamagedFile], tuple[str]]:  # type: ignore[override]
-        return type(self), (self._detail,)
-
-    def __str__(self) -> str:
-        return self._detail
+        super().__init__(Refusal.CORRUPT_FOOTER)
+        self.args = (detail[:_MOST_DETAIL],)
 
 
 @contextmanager

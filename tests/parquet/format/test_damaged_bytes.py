@@ -18,7 +18,7 @@ from icesize.parquet.format.page_index import concatenate, read_offset_index, re
 from icesize.parquet.format.pages import dictionary_page
 from icesize.parquet.format.refusals import CopyRefused, DamagedFile
 from icesize.parquet.format.sources import BytesSource
-from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics
+from icesize.parquet.format.statistics import merge_statistics
 from icesize.parquet.pages.column_plan import Piece
 from icesize.parquet.pages.page_copy import read_indexes, read_piece
 from icesize.parquet.row_groups.compatibility import check_file, check_row_group, index_fits
@@ -82,7 +82,6 @@ def _read_group(source: BytesSource, footer: Footer, group: RowGroup) -> Iterato
     for chunk, column in zip(group.chunks, footer.columns, strict=True):
         with suppress(CopyRefused):
             merge_statistics(column.element, [(chunk.statistics, chunk.values)] * 2)
-            merge_size_statistics([chunk, chunk])
             yield "statistics"
         with suppress(CopyRefused):
             page = dictionary_page(source, chunk)
