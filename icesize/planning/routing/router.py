@@ -74,16 +74,12 @@ def route(
     files are placed once more. Small files then lie beside large ones on every task, and a batch that differs from the
     expectation is divided better. In both cases, the parts of a partition level the loads of their tasks. The same
     weights give the same routing, in any order of the mapping: `repr` decides between partitions of equal weight.
-
-    Raises ValueError for a weight that is negative or not finite, loads that add up to more than a float holds, `tasks`
-    or a target below 1, a negative `most_files`, and a close-file cost or tolerance that is negative or not finite.
     """
-    _check(tasks, target_file_size_bytes, close_file_cost_bytes, tolerance, most_files)
-    total, cost = _sum(weights_bytes), close_file_cost_bytes
+    cost = close_file_cost_bytes
     ordered = sorted(weights_bytes.items(), key=lambda item: (-item[1], repr(item[0])))
     expected = [max(1, expected_files(weight, target_file_size_bytes)) for _, weight in ordered]
     # fewer than `tasks` cuts level any loads; a bound without the cost of these files would need more and more cuts
-    fair = _mean(total, sum(expected) + tasks - 1, cost, tasks)
+    fair = (math.fsum(weights_bytes.values()) + cost * (sum(expected) + tasks - 1)) / tasks
     items = [
         _Item(weight, files, max(files, files + tasks if most_files is None else most_files))
         for (_, weight), files in zip(ordered, expected, strict=True)
@@ -208,43 +204,6 @@ def _fractions(shares: Mapping[int, float]) -> tuple[tuple[int, float], ...]:
         return tuple((task, 1.0) for task in shares)
     total = math.fsum(shares.values())
     return tuple((task, shares[task] / total) for task in sorted(shares))
-
-
-def _check(tasks: int, target: int, cost: float, tolerance: float, most_files: int | None) -> None:
-    if tasks < 1:
-        raise ValueError(f"'tasks' ({tasks}) must be >= 1: no task would write the rows")
-    if target < 1:
-        raise ValueError(f"'target_file_size_bytes' ({target}) must be >= 1: no file could be of that size")
-    for name, value, why in (
-        ("close_file_cost_bytes", cost, "a file more never saves work"),
-        ("tolerance", tolerance, "some task carries at least the mean"),
-        ("most_files", most_files or 0, "leave it out for the number that balance needs"),
-    ):
-        if not 0 <= value < math.inf:
-            raise ValueError(f"'{name}' ({value}) must be >= 0 and finite: {why}")
-
-
-def _sum(weights_bytes: Mapping[Key, float]) -> float:
-    for key, weight in weights_bytes.items():
-        if not 0 <= weight < math.inf:
-            raise ValueError(f"'weights_bytes[{key!r}]' ({weight}) must be >= 0 and finite: it is a number of bytes")
-    try:
-        return math.fsum(weights_bytes.values())
-    except OverflowError:
-        key = max(weights_bytes, key=weights_bytes.__getitem__)
-        raise ValueError(
-            f"Cannot route: the weights add up to more than a float holds; {key!r} alone weighs {weights_bytes[key]}"
-        ) from None
-
-
-def _mean(total: float, files: int, cost: float, tasks: int) -> float:
-    try:
-        mean = (total + cost * files) / tasks
-    except OverflowError:
-        mean = math.inf
-    if mean == math.inf:
-        raise ValueError(f"Cannot route: {total} bytes in {files} files are more than a float holds with their cost")
-    return mean
 
 
 def tasks_for(work_bytes: float, cores: int, task_bytes: int) -> int:

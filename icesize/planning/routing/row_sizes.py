@@ -35,19 +35,10 @@ _FORGET_BYTES = SHRINK_BYTES / 256
 
 @dataclass(frozen=True, slots=True)
 class RowSize:
-    """The bytes of a file without rows, and bytes per row.
-
-    Raises ValueError unless both are finite, the overhead is >= 0 and bytes per row are > 0.
-    """
+    """The bytes of a file without rows, and bytes per row (> 0)."""
 
     overhead_bytes: float
     bytes_per_row: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.overhead_bytes < math.inf:
-            raise ValueError(f"'overhead_bytes' ({self.overhead_bytes}) must be >= 0 and finite")
-        if not 0 < self.bytes_per_row < math.inf:
-            raise ValueError(f"'bytes_per_row' ({self.bytes_per_row}) must be > 0 and finite")
 
     def bytes_of(self, rows: float, files: int = 1) -> float:
         """Size of `files` files that have `rows` rows together."""

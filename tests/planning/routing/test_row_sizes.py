@@ -58,21 +58,6 @@ def test_nothing_is_known_without_files_and_prior() -> None:
     assert prior.bytes_of(10) == 1_500
 
 
-@pytest.mark.parametrize(
-    ("overhead", "per_row", "name"),
-    [
-        (-1, 1, "overhead_bytes"),
-        (math.nan, 1, "overhead_bytes"),
-        (1, 0, "bytes_per_row"),
-        (1, math.inf, "bytes_per_row"),
-    ],
-)
-def test_a_senseless_prior_is_refused(overhead: float, per_row: float, name: str) -> None:
-    """Sizes that are not numbers, or no sizes, are named."""
-    with pytest.raises(ValueError, match=f"'{name}'"):
-        RowSize(overhead, per_row)
-
-
 @given(STREAM, PRIORS, st.floats(0, 1e12), st.integers(1, 100))
 def test_sizes_are_finite_and_positive(
     stream: list[dict[int, PartitionWrites]], prior: RowSize | None, rows: float, n: int
