@@ -35,39 +35,30 @@ MOST_STATES = 256
 """Most tables, and most streams: some hundred streams of one driver keep their state."""
 
 
-@dataclass
-class _Slot(Generic[V]):
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    value: V | None = None
-
-
 class Remembered(Generic[V]):
     """Up to `most` values, of which the least recently used are dropped. Threads share it.
 
-    Values that are in use elsewhere are also found as long as they exist. Each key has its own lock, so a value that
-    takes long to create delays no other key.
+    Values that are in use elsewhere are also found as long as they exist. A value that takes long to create delays no
+    other one. If two threads create one at the same time, both get the first.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._slots: OrderedDict[Hashable, _Slot[V]] = OrderedDict()
+        self._newest: OrderedDict[Hashable, V] = OrderedDict()
         self._alive: WeakValueDictionary[Hashable, V] = WeakValueDictionary()
 
     def get(self, key: Hashable, make: Callable[[], V]) -> V:
         """Return the value of a key. `make` creates it if there is none; its errors are raised."""
         with self._lock:
-            slot = self._slots.setdefault(key, _Slot())
-            self._slots.move_to_end(key)
-            if len(self._slots) > self._most:
-                self._slots.popitem(last=False)
-        with slot.lock:
-            if slot.value is None:
-                value = self._alive.get(key)
-                made = make() if value is None else value
-                with self._lock:
-                    slot.value = self._alive.setdefault(key, made)
-            return slot.value
+            value = self._alive.get(key)
+        made = make() if value is None else value
+        with self._lock:
+            value = self._newest[key] = self._alive.setdefault(key, made)
+            self._newest.move_to_end(key)
+            if len(self._newest) > self._most:
+                self._newest.popitem(last=False)
+        return value
 
 
 @dataclass(eq=False)
