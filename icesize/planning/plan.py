@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TypeVar
 
 from icesize.planning.cluster_by import ClusterBy
-from icesize.planning.files import FileFact, Head, PartitionKey, SkipReason
+from icesize.planning.files import FileFact, Head, Layout, PartitionKey, SkipReason
+from icesize.policy import SizePolicy
 from icesize.results import Result, keys
 
 
@@ -151,15 +152,14 @@ class Forecast:
     """The expected work of a plan.
 
     `bytes_copied` are copied without decoding, `pages_copied` of them page by page; `bytes_decoded` are decoded and
-    encoded. `decode_reasons` counts files by the reason why they are decoded. It covers the `files_examined` and files
-    that are too small to examine.
+    encoded. `decode_reasons` counts files by the reason why they are decoded. It covers the files that were examined,
+    and files that are too small to examine.
     """
 
     bytes_copied: int
     bytes_decoded: int
     pages_copied: int = 0
     decode_reasons: Mapping[str, int] = field(default_factory=dict)
-    files_examined: int = 0
 
 
 @dataclass(frozen=True)
@@ -209,6 +209,12 @@ class Plan(Result):
         partitions_over_delete_limit=lambda plan: {o.label: o.delete_files for o in plan.partitions_over_delete_limit},
         head=None, outcomes=None, incoming=None, untouched=None,
     )  # fmt: skip
+
+    @classmethod
+    def empty(cls, layout: Layout, policy: SizePolicy) -> Plan:
+        """Return a plan that rewrites nothing, and counts no file yet."""
+        limits = policy.max_small_files, policy.max_delete_files
+        return cls(layout.head, layout.spec_id, (), (), (), limits[0], layout.files, max_delete_files=limits[1])
 
     @cached_property
     def bytes_to_write(self) -> int:

@@ -26,6 +26,7 @@ from icesize.maintenance.table_context import Advance, Selection, TableContext
 from icesize.planning.deletes.delete_plan import DeleteRewrite, plan_delete_rewrites
 from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.files import Layout, PartitionKey, SkipReason
+from icesize.planning.merging.groups import MergeBudget
 from icesize.planning.merging.moves import plan_moves
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.merging.standing import standing_of
@@ -73,12 +74,14 @@ def plan_compaction(
 
 def plan_of(selection: Selection, budget_bytes: int | None = None) -> Plan:
     """Return the plan of the merges of a selection, with a forecast."""
-    return _forecast(selection, plan_merges(selection.layout, selection.current.policy, most_bytes=budget_bytes))
+    budget = MergeBudget(most_bytes=budget_bytes)
+    return _forecast(selection, plan_merges(selection.layout, selection.current.policy, budget=budget))
 
 
 def _moves(context: TableContext, where: Where, budget_bytes: int | None) -> Plan:
     selection = context.select(where, old_specs_only=True)
-    return _forecast(selection, plan_moves(selection.layout, selection.current.policy, most_bytes=budget_bytes))
+    budget = MergeBudget(most_bytes=budget_bytes)
+    return _forecast(selection, plan_moves(selection.layout, selection.current.policy, budget=budget))
 
 
 def _forecast(selection: Selection, plan: Plan) -> Plan:
@@ -141,7 +144,7 @@ class _Rounds:
         is_late = budget.started(context.environment)
         select = partial(context.select, where, old_specs_only=old_specs_only)
         selection = select(current=context.numbered())
-        planned = plan(selection.layout, selection.current.policy, most_bytes=budget.size_bytes)
+        planned = plan(selection.layout, selection.current.policy, budget=MergeBudget(most_bytes=budget.size_bytes))
         return cls(context, budget, select, selection, noting_rounds(planned, context.engine.most_bytes), is_late)
 
     def run(self) -> Report:
@@ -210,7 +213,7 @@ def _changed(context: TableContext, current: Current | None = None) -> tuple[Sel
     rewrites = [r for r in plan_delete_rewrites(layout, policy) if r.size_by_equality <= _KEYS_SHARE * budget_bytes]
     plan = plan_merges(
         layout, policy, Occasion.COMMIT, dict.fromkeys(touched, 0),
-        budget_bytes=budget_bytes, most_bytes=policy.merge_budget_bytes, excluded_paths=_due(rewrites),
+        budget=MergeBudget(budget_bytes, policy.merge_budget_bytes), excluded_paths=_due(rewrites),
     )  # fmt: skip
     return selection, plan, rewrites
 
@@ -282,7 +285,8 @@ def move_round(context: TableContext, bytes_left: int | None, damaged: Collectio
     selection = context.select(current=current, old_specs_only=True).without(damaged)
     contested = context.handle.contested(current, context.environment)
     most_bytes = context.round_bytes(bytes_left)
-    plan = plan_moves(selection.layout, current.policy, most_bytes=most_bytes, contested=contested)
+    budget = MergeBudget(most_bytes=most_bytes)
+    plan = plan_moves(selection.layout, current.policy, budget=budget, contested=contested)
     return _merge(context, selection, plan) if plan.is_due else None
 
 
@@ -316,8 +320,7 @@ def plan_of_round(
         current.policy,
         Occasion.BATCH if cold_only else Occasion.MAINTENANCE,
         {} if cold_only else dict.fromkeys(_growing(context, selection), 0),
-        budget_bytes=budget_bytes,
-        most_bytes=most_bytes,
+        budget=MergeBudget(budget_bytes, most_bytes),
         contested=context.handle.contested(current, context.environment) if contested is None else contested,
         excluded_paths=_due(plan_delete_rewrites(layout, current.policy)),
     )

@@ -50,7 +50,6 @@ class _Stored(StreamSource):
 class _Scan:
     """The result of a scan of some files of a group: their bytes, and how they move."""
 
-    files: int
     bytes_seen: int
     bytes_copied: int = 0
     pages: int = 0
@@ -81,7 +80,7 @@ def forecast(groups: Sequence[MergeTask], settings: WriteSettings) -> Forecast:
     others = set(range(len(groups))).difference(chosen)
     codes[Refusal.TINY.value] += sum(len(groups[n].inputs) for n in others)
     codes[Refusal.TINY.value] -= sum(len(likely[n]) for n in others.intersection(worth))
-    return Forecast(copied, size - copied, pages, dict(+codes), sum(scan.files for scan in seen))
+    return Forecast(copied, size - copied, pages, dict(+codes))
 
 
 def _bytes_of(files: Iterable[FileFact]) -> int:
@@ -119,10 +118,10 @@ def _scan(group: MergeTask, likely: Sequence[FileFact], settings: WriteSettings)
             plan = plan_copy(facts, outputs, settings, find, bytes_seen / _bytes_of(likely), deleted)
         except CopyRefused as refused:
             codes = Counter({refused.code.value: len(facts), Refusal.TINY.value: tiny})
-            return _Scan(len(files), bytes_seen, codes=codes)
+            return _Scan(bytes_seen, codes=codes)
         copied = _bytes_of(facts) - plan.bytes_decoded
         codes = plan.decode_reasons + Counter({Refusal.TINY.value: tiny})
-        return _Scan(len(files), bytes_seen, copied, _pages(plan), codes)
+        return _Scan(bytes_seen, copied, _pages(plan), codes)
 
 
 def _stored(file: FileFact, settings: WriteSettings, opened: ExitStack) -> Source | Refusal:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from icesize.planning.cluster_by import SORT, ClusterBy, ClusterFile
 from icesize.planning.clustering.depth import by_column
@@ -92,14 +92,10 @@ def plan_clusters(
     chosen = _within_budget(works, by, policy, budget_bytes)
     skipped = tuple(skip for work in works for skip in _skipped(work))
     groups = tuple(_merge_group(key, sets, layout, policy) for key, sets in chosen)
-    return Plan(
-        head=layout.head,
-        spec_id=layout.spec_id,
+    return replace(
+        Plan.empty(layout, policy),
         groups=groups,
         skipped=skipped,
-        outcomes=(),
-        max_small_files=policy.max_small_files,
-        files_before=layout.files,
         notes=tuple(_notes(works, skipped, budget_bytes)),
         clustering=Clustering(
             by=by,
@@ -143,7 +139,7 @@ def _within_budget(
 
     left_bytes = math.inf if budget_bytes is None else budget_bytes
     ranked = sorted(
-        ((worth(sets), repr(work.key), n, work, sets) for work in works for n, sets in enumerate(work.due)),
+        ((worth(sets), work.key.rank, n, work, sets) for work in works for n, sets in enumerate(work.due)),
         key=lambda entry: (-entry[0], *entry[1:3]),
     )
     chosen = []

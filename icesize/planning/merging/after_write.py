@@ -14,6 +14,7 @@ from dataclasses import replace
 from icesize.planning.deletes.delete_reach import delete_files_freed
 from icesize.planning.file_sizes import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.merging.groups import UNLIMITED, MergeBudget
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import FileGroup, MergeTask, Plan
 from icesize.policy import SizePolicy
@@ -24,14 +25,13 @@ def plan_absorbing(
     policy: SizePolicy,
     new: Sequence[FileFact],
     *,
-    budget_bytes: int | None = None,
-    most_bytes: int | None = None,
+    budget: MergeBudget = UNLIMITED,
     contested: Collection[PartitionKey] = (),
 ) -> Plan:
     """Plan which small files are merged once the `new` files of a batch are in `layout`.
 
     Each partition with new files is reduced to `max_small_files`. Well-sized new files stay. Cold partitions are
-    finished as in `plan_merges`, and the budgets have the same meaning. New files may be expected ones, because only
+    finished as in `plan_merges`, and the budget has the same meaning. New files may be expected ones, because only
     their sizes, paths and partitions are used.
     """
     incoming = Counter({file.partition: 0 for file in new})
@@ -40,10 +40,7 @@ def plan_absorbing(
     small = (file.partition for file in new if is_small_file(file.size_bytes, layout.small_file_limit_bytes))
     incoming.update(key for key in small if key in appended)
     wider = with_files(layout, (file for file in new if file.partition not in appended))
-    return plan_merges(
-        wider, policy, Occasion.BATCH, incoming,
-        budget_bytes=budget_bytes, most_bytes=most_bytes, contested=contested,
-    )  # fmt: skip
+    return plan_merges(wider, policy, Occasion.BATCH, incoming, budget=budget, contested=contested)
 
 
 def with_files(layout: Layout, new: Iterable[FileFact]) -> Layout:
@@ -80,8 +77,7 @@ def complete_plan(
     policy: SizePolicy,
     incoming: Mapping[PartitionKey, int],
     *,
-    budget_bytes: int | None = None,
-    most_bytes: int | None = None,
+    budget: MergeBudget = UNLIMITED,
     contested: Collection[PartitionKey] = (),
 ) -> Plan:
     """Return the `first` plan, whose merges have begun, completed now that the small files of the batch are known.
@@ -104,14 +100,9 @@ def complete_plan(
         rest[key] = facts.without(file for group in begun[key] for file in group.inputs)
         small[key] += sum(group.outputs for group in begun[key] if is_small_file(group.output_size_bytes, limit_bytes))
     second = plan_merges(
-        layout.with_partitions(rest),
-        policy,
-        Occasion.BATCH,
-        small,
-        budget_bytes=None if budget_bytes is None else max(0, budget_bytes - first.bytes_to_write),
-        most_bytes=None if most_bytes is None else max(0, most_bytes - first.bytes_to_write),
-        contested=contested,
-    )
+        layout.with_partitions(rest), policy, Occasion.BATCH, small,
+        budget=budget.after(first.bytes_to_write), contested=contested,
+    )  # fmt: skip
     kept = tuple(
         replace(outcome, small_files=outcome.small_files - fewer)
         for outcome in first.outcomes

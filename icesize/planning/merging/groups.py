@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -14,6 +15,36 @@ from icesize.policy import SizePolicy
 
 OUTPUTS_PER_GROUP = 4
 """Larger merges are cut into groups of about this number of files, which run in parallel and fail alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeBudget:
+    """The bytes that merges may rewrite; None for no limit.
+
+    One merge may exceed `size_bytes`, as `within_budget` describes. All merges together never exceed `most_bytes`. A
+    budget that a user gives is both.
+    """
+
+    size_bytes: int | None = None
+    most_bytes: int | None = None
+
+    @classmethod
+    def of_batch(cls, policy: SizePolicy, batch_bytes: float) -> MergeBudget:
+        """Return the budget for the merges of a batch."""
+        return cls(policy.budget_for(int(batch_bytes)), policy.merge_budget_bytes)
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The smaller one of both."""
+        return min((bound for bound in (self.size_bytes, self.most_bytes) if bound is not None), default=None)
+
+    def after(self, used_bytes: int) -> MergeBudget:
+        """Return what is left."""
+        left = (None if b is None else max(0, b - used_bytes) for b in (self.size_bytes, self.most_bytes))
+        return MergeBudget(*left)
+
+
+UNLIMITED = MergeBudget()
 
 
 @dataclass(slots=True)
@@ -55,11 +86,11 @@ class Work:
         return left + sum(g.outputs for g in self.taken if is_small_file(g.output_size_bytes, small_file_limit_bytes))
 
 
-def outputs_per_group(policy: SizePolicy, budget_bytes: int | None) -> int:
+def outputs_per_group(policy: SizePolicy, budget: MergeBudget) -> int:
     """Return the most outputs of a group: 4, or fewer if the budget does not cover four."""
-    if budget_bytes is None:
+    if budget.limit_bytes is None:
         return OUTPUTS_PER_GROUP
-    affordable = int(budget_bytes / (ROUND_DOWN_RATIO * policy.target_file_size_bytes))
+    affordable = int(budget.limit_bytes / (ROUND_DOWN_RATIO * policy.target_file_size_bytes))
     return max(1, min(OUTPUTS_PER_GROUP, affordable))
 
 
@@ -136,9 +167,7 @@ def _that_fit(files: Sequence[FileFact], most_bytes: float) -> Sequence[FileFact
     return files[: sum(size_bytes <= most_bytes for size_bytes in accumulate(file.size_bytes for file in files))]
 
 
-def within_budget(
-    works: Sequence[Work], policy: SizePolicy, budget_bytes: int | None, most_bytes: int | None = None
-) -> tuple[MergeTask, ...]:
+def within_budget(works: Sequence[Work], policy: SizePolicy, budget: MergeBudget) -> tuple[MergeTask, ...]:
     """Take the due groups that the budget covers, and return them by their worth, highest first.
 
     Hot partitions come first. Among them, partitions above their slots or with files of more than `max_delete_files`
@@ -150,7 +179,7 @@ def within_budget(
     This uses only what is left of the budget, because due groups keep later merges cheap, and cheap merges first would
     leave less for them.
     """
-    purse = _BudgetAllocator(policy, budget_bytes, most_bytes)
+    purse = _BudgetAllocator(policy, budget)
     hot = [work for work in works if work.slots is not None]
     purse.take_due(hot)
     for work in sorted(hot, key=lambda work: -work.excess):
@@ -163,12 +192,14 @@ def within_budget(
 class _BudgetAllocator:
     """The rest of the budget while groups are taken."""
 
-    def __init__(self, policy: SizePolicy, budget_bytes: int | None, most_bytes: int | None) -> None:
+    def __init__(self, policy: SizePolicy, budget: MergeBudget) -> None:
         self.groups: list[MergeTask] = []
         self._policy, self._open_bytes = policy, max(1, policy.close_file_cost_bytes)
         self._max_delete_files = policy.max_delete_files
-        self._most_bytes = float("inf") if most_bytes is None else most_bytes
-        self._budget_bytes = self._left_bytes = float("inf") if budget_bytes is None else budget_bytes
+        self._most_bytes, self._budget_bytes = (
+            math.inf if bound is None else bound for bound in (budget.most_bytes, budget.limit_bytes)
+        )
+        self._left_bytes = self._budget_bytes
         self._extra = self._budget_bytes > 0
 
     def take_due(self, works: Sequence[Work]) -> None:
@@ -196,11 +227,11 @@ class _BudgetAllocator:
         work.taken.append(group)
         self.groups.append(group)
 
-    def _rank(self, pair: tuple[Work, MergeTask]) -> tuple[bool, float, str, str]:
+    def _rank(self, pair: tuple[Work, MergeTask]) -> tuple[bool, float, tuple[int, str], str]:
         work, group = pair
         has_many_deletes = any(file.avoidable_deletes > self._max_delete_files for file in group.with_deletes)
         can_wait = work.slots is not None and not work.excess and not has_many_deletes
         # a scan opens a delete file once for each file that it may hit
         files = len(group.inputs) - group.outputs + group.avoidable_deletes
         spared_bytes = files * self._open_bytes + group.size_bytes - group.live_bytes
-        return can_wait, -spared_bytes / max(1, group.size_bytes), repr(group.partition.values), group.inputs[0].path
+        return can_wait, -spared_bytes / max(1, group.size_bytes), group.partition.rank, group.inputs[0].path

@@ -9,26 +9,27 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 
 from icesize.planning.clustering.sets import outputs_of
 from icesize.planning.file_sizes import parts_within
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
-from icesize.planning.merging.groups import OUTPUTS_PER_GROUP
+from icesize.planning.merging.groups import OUTPUTS_PER_GROUP, UNLIMITED, MergeBudget
 from icesize.planning.plan import MergeTask, PartitionOutcome, Plan, Skipped
 from icesize.policy import SizePolicy
 
 
 def plan_moves(
-    layout: Layout, policy: SizePolicy, *, most_bytes: int | None = None, contested: Collection[PartitionKey] = ()
+    layout: Layout, policy: SizePolicy, *, budget: MergeBudget = UNLIMITED, contested: Collection[PartitionKey] = ()
 ) -> Plan:
-    """Plan which files of old partition specs are moved within `most_bytes` (None: no limit).
+    """Plan which files of old partition specs are moved within `budget.most_bytes`.
 
     All files of the partitions have to be in the layout as small ones. Partitions in `contested` stay, because other
     writers keep rewriting them. So do files whose deletes or bytes icesize cannot read, and files over the budget. The
     plan counts only files of old specs.
     """
     groups, skipped, outcomes = list[MergeTask](), list[Skipped](), list[PartitionOutcome]()
-    left = math.inf if most_bytes is None else most_bytes
+    left = math.inf if budget.most_bytes is None else budget.most_bytes
     # a few files of the target size, or the whole budget if that is less
     group_bytes = min(OUTPUTS_PER_GROUP * policy.target_file_size_bytes, left)
     old = (facts for key, facts in layout.partitions.items() if key.spec_id != layout.spec_id)
@@ -47,10 +48,7 @@ def plan_moves(
         skipped += (Skipped(file, facts.key, why, 1, file.size_bytes) for file, why in stay.items())
         held = Counter[SkipReason](why for why in stay.values() if why is not SkipReason.OVER_BUDGET)
         outcomes += [PartitionOutcome(facts.key, facts.label, 0, held)] if held else []
-    return Plan(
-        layout.head, layout.spec_id, tuple(groups), tuple(skipped), tuple(outcomes), policy.max_small_files,
-        layout.files, max_delete_files=policy.max_delete_files,
-    )  # fmt: skip
+    return replace(Plan.empty(layout, policy), groups=tuple(groups), skipped=tuple(skipped), outcomes=tuple(outcomes))
 
 
 def may_move(file: FileFact) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from enum import Enum, auto
 from itertools import islice
 from types import MappingProxyType
@@ -19,7 +20,16 @@ from types import MappingProxyType
 from icesize.planning.deletes.delete_reach import delete_files_freed
 from icesize.planning.file_sizes import least_output_bytes
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, cannot_merge
-from icesize.planning.merging.groups import Work, by_size, fit_into_budget, groups_of, outputs_per_group, within_budget
+from icesize.planning.merging.groups import (
+    UNLIMITED,
+    MergeBudget,
+    Work,
+    by_size,
+    fit_into_budget,
+    groups_of,
+    outputs_per_group,
+    within_budget,
+)
 from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.merging.standing import (
     Standing,
@@ -57,8 +67,7 @@ def plan_merges(
     occasion: Occasion = Occasion.MAINTENANCE,
     hot: Mapping[PartitionKey, int] = MappingProxyType({}),
     *,
-    budget_bytes: int | None = None,
-    most_bytes: int | None = None,
+    budget: MergeBudget = UNLIMITED,
     contested: Collection[PartitionKey] = (),
     excluded_paths: Collection[str] = (),
 ) -> Plan:
@@ -68,58 +77,53 @@ def plan_merges(
     of them, all taken as small. What is done with the others depends on the `occasion`.
 
     A merge applies the due deletes of its files, except those of files at `excluded_paths`, whose delete files the
-    caller rewrites. Partitions in `contested` stay, because other writers keep rewriting them. `budget_bytes` (None: no
-    limit) limits the bytes to rewrite, as `within_budget` describes. The plan never exceeds `most_bytes` (None: no
-    limit): a larger merge is planned for those of its smallest files that fit. A budget that a user gives is both.
+    caller rewrites. Partitions in `contested` stay, because other writers keep rewriting them. A merge that exceeds
+    `budget.most_bytes` is planned for those of its smallest files that fit.
 
     If the layout has a `standing` summary for the policy, a plan for a batch or a commit looks only at partitions in
     which something may be due. All others are in the plan as `untouched`.
     """
-    if most_bytes is not None:
-        budget_bytes = most_bytes if budget_bytes is None else min(budget_bytes, most_bytes)
-    of_all, finishes = occasion is Occasion.MAINTENANCE, occasion is Occasion.BATCH
-    standing = None if of_all or excluded_paths else standing_of(layout, policy)
+    finishes = occasion is Occasion.BATCH
+    standing = None if occasion is Occasion.MAINTENANCE or excluded_paths else standing_of(layout, policy)
     candidates = _candidates(layout, standing, {*hot, *contested}, finishes) if standing else None
     looked_up = layout.partitions if candidates is None else layout.partitions.some(candidates)
     in_order = sorted(looked_up.values(), key=lambda facts: facts.key.rank)
     works = [work_of(facts, policy, contested, frozenset(excluded_paths)) for facts in in_order]
     untouched, others = standing.untouched(in_order) if standing else (Untouched(), ())
-    looked_at, most_outputs = set[PartitionKey](), outputs_per_group(policy, budget_bytes)
-    for work in works:
-        key = work.facts.key
-        if key in hot:
-            work.slots = max(0, policy.max_small_files - hot[key])
-        elif finishes and _is_cold(layout, work.facts, policy):
-            work.cold = True
-        elif not of_all:
-            continue
-        looked_at.add(key)
-        _find_due(work, policy, most_outputs)
-        if most_bytes is not None:
-            fit_into_budget(work, policy, most_outputs, most_bytes)
+    planned = [work for work in works if _is_planned(work, layout, policy, occasion, hot)]
+    for work in planned:
+        _find_due(work, policy, budget)
+    looked_at = {work.facts.key for work in planned}
     if finishes:
         with_many = (other.partition for other in others if other.delete_files > policy.max_delete_files)
         asked_about = layout.partitions.some(with_many)
         looked_at |= {key for key, facts in asked_about.items() if _is_cold(layout, facts, policy)}
-    groups = within_budget(works, policy, budget_bytes, most_bytes)
+    groups = within_budget(works, policy, budget)
     outcomes = (*_outcomes(works, policy, hot), *others)
-    return Plan(
-        head=layout.head,
-        spec_id=layout.spec_id,
+    too_large = _too_large([group for work in works for group in work.too_large], budget)
+    return replace(
+        Plan.empty(layout, policy),
         groups=groups,
         skipped=tuple(skip for work in works for skip in skipped_of(work)),
         outcomes=outcomes,
-        max_small_files=policy.max_small_files,
-        files_before=layout.files,
-        notes=(
-            *_notes(policy, groups, outcomes, budget_bytes, looked_at),
-            *_too_large([group for work in works for group in work.too_large], most_bytes),
-        ),
+        notes=(*_notes(policy, groups, outcomes, budget, looked_at), *too_large),
         incoming=dict(hot),
-        max_delete_files=policy.max_delete_files,
         delete_files_freed=delete_files_freed(layout, (file for group in groups for file in group.inputs)),
         untouched=untouched,
     )
+
+
+def _is_planned(
+    work: Work, layout: Layout, policy: SizePolicy, occasion: Occasion, hot: Mapping[PartitionKey, int]
+) -> bool:
+    """Return whether files of a partition are merged on this occasion, and set how many small ones may remain."""
+    key = work.facts.key
+    if key in hot:
+        work.slots = max(0, policy.max_small_files - hot[key])
+    elif occasion is Occasion.BATCH:
+        work.cold = _is_cold(layout, work.facts, policy)
+        return work.cold
+    return key in hot or occasion is Occasion.MAINTENANCE
 
 
 def _candidates(
@@ -145,9 +149,9 @@ def _is_quiet(layout: Layout, newest: int, policy: SizePolicy) -> bool:
     return layout.commits_since(newest) + 1 >= policy.cold_after_commits
 
 
-def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:
+def _find_due(work: Work, policy: SizePolicy, budget: MergeBudget) -> None:
     """Set the files of a partition that are merged now: the smallest ones, and all with due deletes."""
-    least_bytes = least_output_bytes(policy.small_file_limit_bytes)
+    least_bytes, most_outputs = least_output_bytes(policy.small_file_limit_bytes), outputs_per_group(policy, budget)
     shrunk = [file for file in work.large if file.live_bytes < least_bytes]
     # their sizes are right without their deleted rows
     alone = sorted((file for file in work.large if file.live_bytes >= least_bytes), key=by_size)
@@ -156,6 +160,8 @@ def _find_due(work: Work, policy: SizePolicy, most_outputs: int) -> None:
     due = (file for file in ranked[prefix:] if work.is_due(file, policy))
     work.due = groups_of(work, [*ranked[:prefix], *due], policy, most_outputs)
     work.due += [MergeTask((file,), work.facts.key, 1, work.facts.label, work.cold) for file in alone]
+    if budget.most_bytes is not None:
+        fit_into_budget(work, policy, most_outputs, budget.most_bytes)
 
 
 def _prefix(ranked: list[FileFact], policy: SizePolicy, slots: int | None) -> int:
@@ -178,7 +184,7 @@ def _outcomes(
         if outcome.small_files or outcome.ineligible or outcome.delete_files:
             yield outcome
     known = {work.facts.key for work in works}
-    for key, files in sorted(incoming.items(), key=lambda item: repr(item[0])):
+    for key, files in sorted(incoming.items(), key=lambda item: item[0].rank):
         if key not in known and files:
             yield PartitionOutcome(key, key.label, files, {})
 
@@ -208,13 +214,13 @@ def _beyond_help(policy: SizePolicy, outcomes: tuple[PartitionOutcome, ...]) -> 
     )
 
 
-def _too_large(groups: list[MergeTask], most_bytes: int | None) -> Iterator[str]:
+def _too_large(groups: list[MergeTask], budget: MergeBudget) -> Iterator[str]:
     """Yield one sentence about all merges that do not fit into the budget, with the budget that the largest needs."""
-    if groups and most_bytes:
+    if groups and budget.most_bytes:
         largest = max(groups, key=lambda group: group.size_bytes)
         yield (
-            f"{format_count(len(groups), 'merge')} cannot be done as a whole within {format_bytes(most_bytes)}: the "
-            f"largest, in {largest.label or 'the table'}, needs a budget of {format_bytes(largest.size_bytes)}"
+            f"{format_count(len(groups), 'merge')} cannot be done as a whole within {format_bytes(budget.most_bytes)}: "
+            f"the largest, in {largest.label or 'the table'}, needs a budget of {format_bytes(largest.size_bytes)}"
         )
 
 
@@ -222,14 +228,14 @@ def _notes(
     policy: SizePolicy,
     groups: tuple[MergeTask, ...],
     outcomes: tuple[PartitionOutcome, ...],
-    budget_bytes: int | None,
+    budget: MergeBudget,
     looked_at: Collection[PartitionKey],
 ) -> Iterator[str]:
     if not policy.merging:
         yield "merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are"
     yield from _beyond_help(policy, outcomes)
     for group in groups:
-        if budget_bytes is not None and group.size_bytes > budget_bytes:
+        if (budget_bytes := budget.limit_bytes) is not None and group.size_bytes > budget_bytes:
             yield (
                 f"{group.label or 'the table'}: one merge of {format_bytes(group.size_bytes)} exceeds the budget of "
                 f"{format_bytes(budget_bytes)} but is planned anyway, or its files would never be merged"

@@ -8,6 +8,7 @@ from itertools import count
 
 from icesize.planning.file_sizes import expected_files, is_small_file
 from icesize.planning.files import FileFact, Head, Layout, PartitionFacts, PartitionKey
+from icesize.planning.merging.groups import MergeBudget
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.merging.standing import Standing
 from icesize.planning.plan import Plan
@@ -156,11 +157,8 @@ class ReplayedTable:
             key: sum(is_small_file(file.size_bytes, limit_bytes) for file in append.outputs)
             for key, append in zip(batch, appends, strict=True)
         }
-        budget_bytes = self.policy.budget_for(sum(batch.values()))
-        most_bytes = self.policy.merge_budget_bytes
-        plan = plan_merges(
-            self.layout, self.policy, Occasion.BATCH, incoming, budget_bytes=budget_bytes, most_bytes=most_bytes
-        )
+        budget = MergeBudget.of_batch(self.policy, sum(batch.values()))
+        plan = plan_merges(self.layout, self.policy, Occasion.BATCH, incoming, budget=budget)
         return SimulatedBatch(plan, appends, tuple(self.merged(group.inputs, group.outputs) for group in plan.groups))
 
     def appends(self, batch: BatchSizes) -> tuple[Exchange, ...]:

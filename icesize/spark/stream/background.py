@@ -28,6 +28,7 @@ from icesize.events import CommitStarted
 from icesize.parquet.format.refusals import log_if_internal
 from icesize.planning.files import PartitionKey
 from icesize.planning.merging.contention import BackOff
+from icesize.planning.merging.groups import MergeBudget
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.report import Report
 from icesize.spark.clustering.run import cluster_beside_stream
@@ -106,7 +107,7 @@ class Cycle:
             raise Stopped
         plan = plan_merges(
             layout, policy, Occasion.BATCH, dict.fromkeys(layout.recent(policy.cold_after_commits), 0),
-            budget_bytes=policy.budget_for(self.size_bytes), most_bytes=policy.merge_budget_bytes,
+            budget=MergeBudget.of_batch(policy, self.size_bytes),
             contested=self.contested | handle.contested(current, environment),
         )  # fmt: skip
         runner = partial(

@@ -27,6 +27,7 @@ from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.absorb import NOTHING, Absorption
 from icesize.planning.files import FileFact, Layout, PartitionKey
 from icesize.planning.merging.after_write import complete_plan, divided, plan_absorbing
+from icesize.planning.merging.groups import MergeBudget
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import FileGroup, MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
@@ -306,29 +307,21 @@ def _beside_rows(
 ) -> Decision:
     """Select merges of older small files; new files stay unchanged. Only merge="inline" selects any."""
     layout, policy, contested = fitted.layout, fitted.current.policy, fitted.contested
-    budget_bytes, most_bytes = policy.budget_for(int(batch_bytes)), policy.merge_budget_bytes
+    budget = MergeBudget.of_batch(policy, batch_bytes)
     if fitted.appended.options.merge != "inline":
         layout = Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes)
     if begun is None:
-        plan = plan_merges(
-            layout, policy, Occasion.BATCH, incoming,
-            budget_bytes=budget_bytes, most_bytes=most_bytes, contested=contested,
-        )  # fmt: skip
+        plan = plan_merges(layout, policy, Occasion.BATCH, incoming, budget=budget, contested=contested)
     else:
-        plan = complete_plan(
-            begun.plan, layout, policy, incoming,
-            budget_bytes=budget_bytes, most_bytes=most_bytes, contested=contested,
-        )  # fmt: skip
+        plan = complete_plan(begun.plan, layout, policy, incoming, budget=budget, contested=contested)
     return Decision(plan, plan.groups)
 
 
 def _absorbing(fitted: ResolvedBatch, new: Sequence[FileFact]) -> Plan:
     """Plan merges of new files with the older small ones of their partition, in the commit that adds them."""
-    policy, new_bytes = fitted.current.policy, sum(file.size_bytes for file in new)
-    return plan_absorbing(
-        fitted.layout, policy, new, budget_bytes=policy.budget_for(new_bytes), most_bytes=policy.merge_budget_bytes,
-        contested=fitted.contested,
-    )  # fmt: skip
+    policy = fitted.current.policy
+    budget = MergeBudget.of_batch(policy, sum(file.size_bytes for file in new))
+    return plan_absorbing(fitted.layout, policy, new, budget=budget, contested=fitted.contested)
 
 
 def _written_once(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision:

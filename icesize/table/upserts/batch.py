@@ -25,6 +25,7 @@ from icesize.parquet.files.uncommitted import Uncommitted
 from icesize.parquet.rewriting.threads import merge_in_threads
 from icesize.planning.deletes.delete_reach import PartitionDeletes, plain_path
 from icesize.planning.files import MAIN, FileFact, Layout, PartitionFacts, PartitionKey
+from icesize.planning.merging.groups import MergeBudget
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import MergeTask, Plan
 from icesize.planning.upsert_rule import UpsertRule
@@ -198,7 +199,9 @@ class PlannedUpserts:
         rows, delta, tombstones = Written(changes.files), RowDelta(self.files, changes), self.files.tombstones
         beside = () if tombstones is None else (MoveTombstones(tombstones, tombstones.changes),)
         if (merges := self.rows.merges) is None:
-            return WrittenBatch(current, layout, _no_merges(layout), rows=rows, delta=delta, beside=beside)
+            return WrittenBatch(
+                current, layout, Plan.empty(layout, current.policy), MergeResults(), rows, delta, beside
+            )
         plan = self._merge_plan(layout, changes)
         groups = dict(enumerate(plan.groups))
         batch.watch.lap("plan")
@@ -235,17 +238,13 @@ class PlannedUpserts:
                 incoming.setdefault(key, 0)
         plan = plan_merges(
             with_changes(layout, changes, self.files), policy, Occasion.BATCH, incoming,
-            budget_bytes=policy.budget_for(sum(file.size_bytes for file in changes.files)),
-            most_bytes=policy.merge_budget_bytes, contested=self.batch.contested(current),
+            budget=MergeBudget.of_batch(policy, sum(file.size_bytes for file in changes.files)),
+            contested=self.batch.contested(current),
         )  # fmt: skip
         inputs = [file.path for group in plan.groups for file in group.inputs]
         if inputs:
             check_listed_once(self.batch.handle.store, current.table, inputs)
         return plan
-
-
-def _no_merges(layout: Layout) -> Plan:
-    return plan_merges(Layout(layout.head, layout.spec_id, layout.small_file_limit_bytes), SizePolicy())
 
 
 def _merge_deadline_seconds(policy: SizePolicy, write_seconds: float) -> float | None:

@@ -397,7 +397,6 @@ def test_a_forecast_tells_what_a_merge_then_does(tmp_path: Path) -> None:
     small = written(options, [10] * 5)
     found = forecast([_group(copied), _group(small)], options)
     assert dict(found.decode_reasons) == {"tiny": 6}
-    assert found.files_examined == 2
     assert found.bytes_copied == copied[0].size_bytes + copied[1].size_bytes
     assert found.bytes_copied + found.bytes_decoded == sum(input_file.size_bytes for input_file in (*copied, *small))
     done = merged(options, copied)
@@ -468,7 +467,7 @@ def test_a_forecast_of_some_files_knows_that_their_dictionaries_differ(tmp_path:
 
     own, same = group("own"), group("same")
     found = forecast([own], options)
-    assert (found.files_examined, dict(found.decode_reasons)) == (4, {})
+    assert dict(found.decode_reasons) == {}
     assert found.bytes_decoded == pytest.approx(merged(options, list(own.inputs)).bytes_decoded, rel=0.05) != 0
     found = forecast([same], options)
     assert (found.bytes_decoded, dict(found.decode_reasons)) == (0, {})
@@ -495,7 +494,7 @@ def test_a_forecast_reads_few_footers_of_a_large_plan(tmp_path: Path) -> None:
     (file,) = written(options, [60_000])
     groups = [_group([file, file, file]) for _ in range(40)]
     found = forecast(groups, options)
-    assert (found.files_examined, found.bytes_decoded) == (48, 0)
+    assert found.bytes_decoded == 0
     os.remove(local(file.path))
     lost = forecast(groups, options)
     assert (lost.bytes_copied, dict(lost.decode_reasons)) == (0, {"short-read": 48})

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
 from icesize.planning.merging.after_write import divided, plan_absorbing, with_files
+from icesize.planning.merging.groups import MergeBudget
 from icesize.policy import SizePolicy
 from tests.support.layouts import (
     SMALL_TARGET,
@@ -61,7 +62,7 @@ def test_every_file_is_planned_or_skipped_once(
     """Old and new files are input files of one group or skipped with one reason, once; new ones are left alone where
     deletes are pending."""
     layout, policy, new = case
-    plan = plan_absorbing(layout, policy, new, budget_bytes=budget)
+    plan = plan_absorbing(layout, policy, new, budget=MergeBudget(budget))
     wider = with_files(layout, (file for file in new if not has_deletes(layout, file.partition)))
     named = Counter(file.path for group in plan.groups for file in group.inputs)
     named.update(skip.file.path for skip in plan.skipped if skip.file)
@@ -162,11 +163,13 @@ def test_contested_partitions_are_appended_to() -> None:
 def test_over_budget_is_debt() -> None:
     """What the budget does not pay for stays, with its reason, and the partition is in debt."""
     layout = layout_of(partition("a", [10_000, 20_000]), partition("b", [10]))
-    plan = plan_absorbing(layout, few(1), [new_file(key("a"), 5_000), new_file(key("b"), 5)], budget_bytes=0)
+    plan = plan_absorbing(layout, few(1), [new_file(key("a"), 5_000), new_file(key("b"), 5)], budget=MergeBudget(0))
     assert plan.groups == ()
     assert plan.skipped_by_reason == {"OVER_BUDGET": 5}
     assert [outcome.small_files for outcome in plan.partitions_over_limit] == [3, 2]
-    paid = plan_absorbing(layout, few(1), [new_file(key("a"), 5_000), new_file(key("b"), 5)], budget_bytes=35_015)
+    paid = plan_absorbing(
+        layout, few(1), [new_file(key("a"), 5_000), new_file(key("b"), 5)], budget=MergeBudget(35_015)
+    )
     assert [group.size_bytes for group in paid.groups] == [15, 35_000]
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from icesize.planning.files import Layout, PartitionKey
 from icesize.planning.merging.after_write import complete_plan
+from icesize.planning.merging.groups import MergeBudget
 from icesize.planning.merging.planner import Occasion, plan_merges
 from tests.support.layouts import LIMIT, SMALL_TARGET, key, layout_of, partition
 
@@ -32,8 +33,8 @@ def test_every_file_is_planned_once(
     """The completed plan begins with the first one's groups, but for those of partitions without rows, and has each
     file of the layout in one place."""
     layout = _layout(sizes)
-    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key(expected), budget_bytes=budget_bytes)
-    whole = complete_plan(first, layout, SMALL_TARGET, _by_key(actual), budget_bytes=budget_bytes)
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key(expected), budget=MergeBudget(budget_bytes))
+    whole = complete_plan(first, layout, SMALL_TARGET, _by_key(actual), budget=MergeBudget(budget_bytes))
     kept = tuple(group for group in first.groups if str(group.partition.values[0]) in actual)
     assert whole.groups[: len(kept)] == kept
     inputs = Counter(file.path for group in whole.groups for file in group.inputs)
@@ -43,7 +44,7 @@ def test_every_file_is_planned_once(
     if not kept:
         # what the merges that are given up have written counts
         left = None if budget_bytes is None else max(0, budget_bytes - first.bytes_to_write)
-        again = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key(actual), budget_bytes=left)
+        again = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key(actual), budget=MergeBudget(left))
         assert (whole.groups, whole.outcomes) == (again.groups, again.outcomes)
 
 
@@ -72,8 +73,10 @@ def test_partitions_that_nobody_expected_are_merged() -> None:
 def test_a_spent_budget_stays_spent() -> None:
     """What the first plan rewrites is not available to the second."""
     layout = _layout([[1_000] * 6, [1_000] * 6, []])
-    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key({"a": 1}), budget_bytes=6_000)
-    whole = complete_plan(first, layout, SMALL_TARGET, _by_key({"a": 1, "b": 1}), budget_bytes=first.bytes_to_write)
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, _by_key({"a": 1}), budget=MergeBudget(6_000))
+    whole = complete_plan(
+        first, layout, SMALL_TARGET, _by_key({"a": 1, "b": 1}), budget=MergeBudget(first.bytes_to_write)
+    )
     assert whole.groups == first.groups
     assert [outcome.partition for outcome in whole.partitions_over_limit] == [key("b")]
 

@@ -7,6 +7,7 @@ import pytest
 from icesize.planning.files import DeleteFile, PartitionFacts, SkipReason
 from icesize.planning.insight.inspection import inspect
 from icesize.planning.merging.after_write import complete_plan
+from icesize.planning.merging.groups import MergeBudget
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.policy import SizePolicy
 from icesize.results import Advice
@@ -122,12 +123,12 @@ def test_deletes_that_name_no_file_of_the_plan_do_not_make_it_begin_again() -> N
     layout = layout_of(partition("a", [TARGET, TARGET], deletes=deletes))
     inputs = []
     for _ in range(2):
-        plan = plan_merges(layout, SMALL_TARGET, budget_bytes=TARGET)
+        plan = plan_merges(layout, SMALL_TARGET, budget=MergeBudget(TARGET))
         inputs += [file.path for group in plan.groups for file in group.inputs]
         layout = simulate(layout, plan)
     assert sorted(inputs) == ["a/0.parquet", "a/1.parquet"]
     assert plan.delete_files_freed == 0, "by their numbers they may hit the file that was written first"
-    assert plan_merges(layout, SMALL_TARGET, budget_bytes=TARGET).groups == ()
+    assert plan_merges(layout, SMALL_TARGET, budget=MergeBudget(TARGET)).groups == ()
 
 
 def test_what_spares_most_per_byte_comes_first() -> None:
@@ -153,7 +154,7 @@ def test_backlogs_come_before_what_may_wait_and_are_named() -> None:
         partition("many", [TARGET, TARGET], deletes=many),
     )
     plan = plan_merges(
-        layout, SMALL_TARGET, Occasion.COMMIT, dict.fromkeys(list(layout.partitions), 0), budget_bytes=TARGET
+        layout, SMALL_TARGET, Occasion.COMMIT, dict.fromkeys(list(layout.partitions), 0), budget=MergeBudget(TARGET)
     )
     assert [group.label for group in plan.groups] == ["hour=many"]
     assert [(outcome.label, outcome.delete_files) for outcome in plan.partitions_over_delete_limit] == [
@@ -203,7 +204,7 @@ def test_contested_and_ineligible_files_stay() -> None:
 def test_a_completed_plan_has_large_files_once() -> None:
     """Where a partition got more files than expected, what is left of it is planned again, large files as well."""
     layout = layout_of(upserted([100, 100, *[60_000] * 5, TARGET, TARGET], 7))
-    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, {A: 1}, budget_bytes=TARGET + 400_000)
+    first = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, {A: 1}, budget=MergeBudget(TARGET + 400_000))
     whole = complete_plan(first, layout, SMALL_TARGET, {A: 3})
     inputs = [file.path for group in whole.groups for file in group.inputs]
     assert len(inputs) == len(set(inputs)) == 9

@@ -14,7 +14,7 @@ from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.file_sizes import SAFE_RATIO, merged_files
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.merging import planner, schedule
-from icesize.planning.merging.groups import Work, groups_of
+from icesize.planning.merging.groups import MergeBudget, Work, groups_of
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.policy import MIB, SizePolicy
 from tests.support.examples import sampled
@@ -44,6 +44,11 @@ def shuffled(layout: Layout, seed: int) -> Layout:
     return dataclasses.replace(layout, partitions=Partitions.of({facts.key: facts for facts in mixed}))
 
 
+def budgets(policy: SizePolicy) -> st.SearchStrategy[MergeBudget]:
+    """Budgets of up to eight files of the target size, or none."""
+    return st.builds(MergeBudget, st.none() | st.integers(0, 8 * policy.target_file_size_bytes))
+
+
 @st.composite
 def planned(draw: st.DrawFn) -> tuple[Layout, SizePolicy, dict[str, object]]:
     """A layout, a policy and the other arguments of a plan of any mode."""
@@ -51,7 +56,7 @@ def planned(draw: st.DrawFn) -> tuple[Layout, SizePolicy, dict[str, object]]:
     layout = draw(layouts(policy))
     mode = draw(st.sampled_from(["maintenance", "batch", "after batch"]))
     owners = sorted(layout.partitions, key=repr)
-    arguments: dict[str, object] = {"budget_bytes": draw(st.none() | st.integers(0, 8 * policy.target_file_size_bytes))}
+    arguments: dict[str, object] = {"budget": draw(budgets(policy))}
     if mode == "batch":
         chosen = draw(st.lists(st.sampled_from([*owners, key("new")]), unique=True))
         arguments["occasion"] = Occasion.BATCH
@@ -120,10 +125,10 @@ def test_a_budget_is_exceeded_by_one_odd_merge_at_most(
     """Groups that fit the budget stay within it together; one larger than the whole budget comes on top, if the most
     allows it."""
     layout, policy, arguments = case
-    budget = arguments["budget_bytes"]
+    budget = arguments.pop("budget").size_bytes  # type: ignore[attr-defined]
     if isinstance(budget, int):
         most = budget * beyond if beyond else None
-        plan = plan_merges(layout, policy, **arguments, most_bytes=most)  # type: ignore[arg-type]
+        plan = plan_merges(layout, policy, **arguments, budget=MergeBudget(budget, most))  # type: ignore[arg-type]
         odd = [group for group in plan.groups if group.size_bytes > budget]
         assert len(odd) <= (1 if budget else 0)
         assert plan.bytes_to_write - sum(group.size_bytes for group in odd) <= budget
@@ -139,13 +144,13 @@ def test_plans_within_a_hard_budget_end_where_no_two_files_fit(data: st.DataObje
     policy = data.draw(policies())
     layout = data.draw(layouts(policy, deletes=False))
     most = data.draw(st.integers(1, 3 * policy.target_file_size_bytes))
-    plan = plan_merges(layout, policy, most_bytes=most)
+    plan = plan_merges(layout, policy, budget=MergeBudget(most_bytes=most))
     for _ in range(layout.files):
         if not plan.groups:
             break
         assert plan.bytes_to_write <= most
         layout = simulate(layout, plan)
-        plan = plan_merges(layout, policy, most_bytes=most)
+        plan = plan_merges(layout, policy, budget=MergeBudget(most_bytes=most))
     assert not plan.groups
     waits = [facts for key, facts in layout.partitions.items() if mergeable(layout, key) > 1]
     for facts in waits:
@@ -160,7 +165,7 @@ def test_small_files_of_different_groups_are_merged_within_a_hard_budget() -> No
     layout = layout_of(partition("p", sizes))
     smallest = [min(file.size_bytes for file in group.inputs) for group in plan_merges(layout, SMALL_TARGET).groups]
     assert smallest == [1, 1]
-    plan = plan_merges(layout, SMALL_TARGET, most_bytes=2)
+    plan = plan_merges(layout, SMALL_TARGET, budget=MergeBudget(most_bytes=2))
     assert [[file.size_bytes for file in group.inputs] for group in plan.groups] == [[1, 1]]
 
 
@@ -223,7 +228,7 @@ def test_no_size_starves_under_any_budget(data: st.DataObject) -> None:
     layout = data.draw(layouts(policy, obstacles=False))
     budget = data.draw(st.integers(1, 3 * policy.target_file_size_bytes))
     for _ in range(layout.files + len(due(layout, policy)) + 1):
-        plan = plan_merges(layout, policy, budget_bytes=budget)
+        plan = plan_merges(layout, policy, budget=MergeBudget(budget))
         if not plan.groups:
             break
         layout = simulate(layout, plan)
@@ -241,7 +246,7 @@ def test_hot_backlog_reaches_its_slots_under_any_budget(data: st.DataObject) -> 
     budget = data.draw(st.integers(1, 3 * policy.target_file_size_bytes))
     incoming = dict.fromkeys(layout.partitions, 0)
     for _ in range(layout.files + len(due(layout, policy)) + 1):
-        plan = plan_merges(layout, policy, Occasion.BATCH, incoming, budget_bytes=budget)
+        plan = plan_merges(layout, policy, Occasion.BATCH, incoming, budget=MergeBudget(budget))
         if not plan.groups:
             break
         layout = simulate(layout, plan)
@@ -479,9 +484,9 @@ def test_budget_goes_to_hot_partitions_then_to_the_best_value() -> None:
         partition("cheap", [1_000] * 7),
     )
     hot = {key("costly"): 0, key("cheap"): 0}
-    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=50_000)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget=MergeBudget(50_000))
     assert [group.label for group in plan.groups] == ["hour=cheap", "hour=costly", "hour=cold"]
-    frugal = plan_merges(layout, SMALL_TARGET, budget_bytes=36_000)
+    frugal = plan_merges(layout, SMALL_TARGET, budget=MergeBudget(36_000))
     assert [group.label for group in frugal.groups] == ["hour=cold", "hour=cheap"]
     waiting = [skip for skip in frugal.skipped if skip.reason is SkipReason.OVER_BUDGET]
     assert {skip.partition for skip in waiting} == {key("costly")}
@@ -490,7 +495,7 @@ def test_budget_goes_to_hot_partitions_then_to_the_best_value() -> None:
 
 def test_a_budget_of_nothing_plans_nothing() -> None:
     """A budget of 0 bytes defers every merge, odd sizes too."""
-    plan = plan_merges(layout_of(partition("a", [1_000] * 9)), SMALL_TARGET, budget_bytes=0)
+    plan = plan_merges(layout_of(partition("a", [1_000] * 9)), SMALL_TARGET, budget=MergeBudget(0))
     assert plan.groups == ()
     assert {skip.reason for skip in plan.skipped} == {SkipReason.OVER_BUDGET}
 
@@ -499,10 +504,10 @@ def test_files_larger_than_half_the_budget_still_merge() -> None:
     """Two files that exceed the budget together are merged on top of it, one group in each plan, with a note."""
     layout = layout_of(partition("a", [60_000] * 7), partition("b", [60_000] * 7))
     hot = {key("a"): 0, key("b"): 0}
-    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=70_000)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget=MergeBudget(70_000))
     assert len(plan.groups) == 1
     assert "exceeds the budget of 68.4 KiB" in plan.notes[0]
-    second = plan_merges(simulate(layout, plan), SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=70_000)
+    second = plan_merges(simulate(layout, plan), SMALL_TARGET, Occasion.BATCH, hot, budget=MergeBudget(70_000))
     assert {group.label for group in (*plan.groups, *second.groups)} == {"hour=a", "hour=b"}
 
 
@@ -519,7 +524,7 @@ def test_odd_sizes_take_turns() -> None:
             small = (*facts.small, added)
             grown[owner] = dataclasses.replace(facts, files=facts.files + 1, size_bytes=size_bytes, small=small)
         layout = dataclasses.replace(layout, partitions=Partitions.of(grown))
-        plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=70_000)
+        plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget=MergeBudget(70_000))
         assert len(plan.groups) == 1
         layout = simulate(layout, plan)
         assert abs(mergeable(layout, key("a")) - mergeable(layout, key("b"))) <= 2
@@ -528,14 +533,16 @@ def test_odd_sizes_take_turns() -> None:
 def test_the_merge_above_the_budget_goes_to_the_neediest() -> None:
     """Of partitions whose merges all exceed the budget, the one furthest above its slots is served."""
     layout = layout_of(partition("a", [60_000] * 8), partition("b", [60_000] * 10), partition("c", [60_000] * 9))
-    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, dict.fromkeys(layout.partitions, 0), budget_bytes=70_000)
+    plan = plan_merges(
+        layout, SMALL_TARGET, Occasion.BATCH, dict.fromkeys(layout.partitions, 0), budget=MergeBudget(70_000)
+    )
     assert [group.label for group in plan.groups] == ["hour=b"]
 
 
 def test_only_one_merge_of_a_plan_exceeds_the_budget() -> None:
     """A hot and a cold partition of odd sizes: the hot one is merged on top of the budget, the cold one waits."""
     layout = layout_of(partition("cold", [60_000] * 7, quiet=50), partition("hot", [60_000] * 7))
-    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, {key("hot"): 0}, budget_bytes=70_000)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, {key("hot"): 0}, budget=MergeBudget(70_000))
     assert [group.label for group in plan.groups] == ["hour=hot"]
 
 
@@ -546,7 +553,7 @@ def test_a_hot_partition_falls_back_to_the_cheapest_merge_that_reaches_its_slots
     hot = dict.fromkeys(layout.partitions, 0)
     due = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot).groups[0].size_bytes
     assert due > 20_000
-    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=due + 9_000)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget=MergeBudget(due + 9_000))
     assert [group.size_bytes for group in plan.groups] == [due, 3_000, 3_000, 3_000]
     assert plan.partitions_over_limit == ()
 
@@ -556,7 +563,7 @@ def test_a_budget_below_the_cheapest_merge_still_lowers_the_number_of_files() ->
     sizes = [1_000] * 40
     layout = layout_of(partition("a", sizes), partition("b", sizes))
     hot = dict.fromkeys(layout.partitions, 0)
-    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=10_500)
+    plan = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget=MergeBudget(10_500))
     assert sorted(len(group.inputs) for group in plan.groups) == [10, 40]
 
 
@@ -568,7 +575,7 @@ def test_partitions_above_their_slots_come_before_those_within() -> None:
     hot = dict.fromkeys(layout.partitions, 0)
     both = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot)
     assert [group.label for group in both.groups] == ["hour=above", "hour=within"]
-    tight = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget_bytes=100_000)
+    tight = plan_merges(layout, SMALL_TARGET, Occasion.BATCH, hot, budget=MergeBudget(100_000))
     assert [group.label for group in tight.groups] == ["hour=above"]
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from icesize.planning.deletes.delete_plan import plan_delete_rewrites
 from icesize.planning.files import Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
 from icesize.planning.merging.after_write import complete_plan, plan_absorbing
+from icesize.planning.merging.groups import MergeBudget
 from icesize.planning.merging.planner import MOST_COLD, Occasion, plan_merges
 from icesize.planning.merging.standing import Standing
 from icesize.planning.overlay import Overlay
@@ -72,7 +73,7 @@ def batches(draw: st.DrawFn) -> tuple[Layout, SizePolicy, dict[str, Any]]:
     return layout, policy, {
         "occasion": Occasion.COMMIT if is_written else Occasion.BATCH,
         "hot": {owner: 0 if is_written else draw(counts) for owner in chosen},
-        "budget_bytes": draw(st.none() | st.integers(0, 8 * policy.target_file_size_bytes)),
+        "budget": MergeBudget(draw(st.none() | st.integers(0, 8 * policy.target_file_size_bytes))),
         "contested": draw(st.lists(st.sampled_from(owners), unique=True, max_size=1)) if owners else [],
     }  # fmt: skip
 
@@ -100,7 +101,7 @@ def test_plans_that_are_completed_or_absorb_are_the_same_too(
     layout, policy, arguments = case
     arguments["occasion"] = Occasion.BATCH
     actual = {owner: data.draw(st.integers(0, 3)) for owner in arguments["hot"]}
-    limits = {name: arguments[name] for name in ("budget_bytes", "contested")}
+    limits = {name: arguments[name] for name in ("budget", "contested")}
     plans = []
     for known in (layout, summed_up(layout, policy)):
         first = plan_merges(known, policy, **arguments)
