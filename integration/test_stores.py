@@ -19,6 +19,7 @@ from pyiceberg.manifest import ManifestContent
 import icesize
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
+from icesize.storage.kept_files import KeptFiles
 from icesize.storage.object_store import PART_BYTES, ObjectStore
 from icesize.storage.store_settings import StoreSettings
 from icesize.storage.stores import StoreSettingsError
@@ -60,7 +61,7 @@ def store(direct: CloudStore) -> ObjectStore:
     direct.proxy.trouble()
     if direct.root.startswith("gs"):
         config = ("base_url", direct.proxy.endpoint), ("bearer_token", "x")
-        return ObjectStore(StoreSettings("gs", BUCKET, config, (("allow_http", True),)))
+        return ObjectStore(StoreSettings("gs", BUCKET, config, (("allow_http", True),)), KeptFiles())
     found = direct.storage().store(f"{direct.root}/t")
     assert isinstance(found, ObjectStore)
     return found

@@ -17,7 +17,7 @@ from pyiceberg.io.fsspec import FsspecFileIO
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from icesize.errors import TableError, UnsupportedTable, is_from_outside
-from icesize.storage.stores import Listed, delete_each
+from icesize.storage.stores import WHOLE_READ_BYTES, Listed, delete_each
 from icesize.units import time_of
 
 _MODIFIED = ("mtime", "LastModified", "last_modified", "updated")  # of local, S3, Azure and Google Cloud filesystems
@@ -28,6 +28,8 @@ class FileIOStore:
 
     confirms_uploads = False
     deletes_at_once = 1
+    lists_in_order = False
+    whole_read_bytes = WHOLE_READ_BYTES
 
     def __init__(self, io: FileIO) -> None:
         self._io: Any = io

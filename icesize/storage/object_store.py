@@ -11,15 +11,16 @@ from functools import lru_cache
 from typing import Any
 
 import obstore
+import pyarrow as pa
 from obstore import store
 
 from icesize.concurrency import concurrently, requests_at_once
 from icesize.storage.credentials import NAMES, Credentials
-from icesize.storage.kept_files import KeptFiles
+from icesize.storage.kept_files import KeptFiles, never_changes
 from icesize.storage.locations import split
 from icesize.storage.store_errors import PastEndError, store_errors
 from icesize.storage.store_settings import StoreSettings
-from icesize.storage.stores import Listed, StoreSettingsError
+from icesize.storage.stores import WHOLE_READ_BYTES, Listed, StoreSettingsError
 
 PART_BYTES = 8 * 2**20
 """Bytes of an object from which on it is written in such parts; one request writes a smaller one."""
@@ -53,9 +54,11 @@ class ObjectStore:
     """
 
     confirms_uploads = True
+    lists_in_order = True
+    whole_read_bytes = WHOLE_READ_BYTES
 
-    def __init__(self, settings: StoreSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: StoreSettings, kept_files: KeptFiles) -> None:
+        self._settings, self._kept_files = settings, kept_files
         self.deletes_at_once = _DELETES_AT_ONCE.get(settings.kind, 256)
         self._is_proved = False
 
@@ -77,8 +80,14 @@ class ObjectStore:
         return b""
 
     def open(self, location: str, size_bytes: int | None = None) -> Any:
-        """Return a `RangedStream`."""
+        """Return a `RangedStream`, or a stream on the kept bytes of a file that never changes."""
+        if never_changes(location):
+            return pa.BufferReader(self._kept_files.get(location, self.read))
         return RangedStream(self, location, size_bytes)
+
+    def can_open(self, location: str) -> bool:
+        """Return True: each location passes `has_plain_key`."""
+        return True
 
     def begin(self, location: str) -> tuple[bytes, int]:
         """Return the first `PART_BYTES` of an object, and its size."""
@@ -89,7 +98,7 @@ class ObjectStore:
 
     def create(self, location: str) -> Any:
         """Return an `Upload`."""
-        return Upload(self, location)
+        return Upload(self, location, self._kept_files if never_changes(location) else None)
 
     def writer(self, location: str) -> Any:
         """Return the client's stream, which writes an object of `PART_BYTES` or more in parts, several at once."""
@@ -202,12 +211,12 @@ class Upload(io.RawIOBase):
     its bytes are put there as well.
     """
 
-    def __init__(self, store: ObjectStore, location: str) -> None:
+    def __init__(self, store: ObjectStore, location: str, keep: KeptFiles | None = None) -> None:
         super().__init__()
         self._location, self._writer = location, store.writer(location)
         self._kept = bytearray()
         self._written = 0
-        self.keep: KeptFiles | None = None
+        self._keep = keep
 
     def __del__(self) -> None:
         """Do nothing: the base class would close the stream, and so store a truncated object."""
@@ -227,7 +236,7 @@ class Upload(io.RawIOBase):
         except BaseException:
             self.abandon()
             raise
-        if self.keep is not None:
+        if self._keep is not None:
             self._kept += view
         self._written += len(view)
         return len(view)
@@ -244,8 +253,8 @@ class Upload(io.RawIOBase):
         try:
             with store_errors("PutObject", self._location):
                 self._writer.close()
-            if self.keep is not None:
-                self.keep.put(self._location, bytes(self._kept))
+            if self._keep is not None:
+                self._keep.put(self._location, bytes(self._kept))
         finally:
             super().close()
 

@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+WHOLE_READ_BYTES = 32 * 2**20
+"""Remote files up to this size are fetched by one request instead of one per column chunk."""
+
 
 class OtherObjectError(OSError):
     """A store's client met an object whose key it cannot express, such as one with `//`."""
@@ -39,12 +42,19 @@ class Store(Protocol):
     """True if a file that was closed without an error is known to be whole in the store."""
     deletes_at_once: int
     """Most files that one request deletes."""
+    lists_in_order: bool
+    """True if `list` yields files by their names, and requests no more than are taken."""
+    whole_read_bytes: int
+    """Files up to this size are read at once."""
 
     def read(self, location: str) -> bytes:
         """Return all bytes of a file."""
 
     def read_range(self, location: str, start: int, size_bytes: int) -> bytes:
         """Return the bytes of a range; fewer if the file ends in it."""
+
+    def can_open(self, location: str) -> bool:
+        """Return False for a name that the store rejects."""
 
     def open(self, location: str, size_bytes: int | None = None) -> Any:
         """Return a seekable stream that pyarrow accepts; with the size of the file, if it is known."""

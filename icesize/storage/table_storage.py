@@ -23,16 +23,11 @@ from icesize.storage.file_io_store import FileIOStore, file_io_store
 from icesize.storage.kept_files import KeptFiles, never_changes
 from icesize.storage.local_store import LocalStore
 from icesize.storage.locations import split
-from icesize.storage.object_store import ObjectStore, Upload, has_plain_key
+from icesize.storage.object_store import ObjectStore, has_plain_key
 from icesize.storage.store_settings import StoreSettings, store_settings
 from icesize.storage.stores import Listed, OtherObjectError, Store
 
 LOG = logging.getLogger("icesize")
-
-WHOLE_READ_BYTES = 32 * 2**20
-"""Remote files up to this size are fetched by one request instead of one per column chunk."""
-LOCAL_READ_BYTES = 256 * 2**10
-"""Local files up to this size are also read at once: a read costs as much as copying 50 kB."""
 
 _DEFAULT_IO = {"abfs": FsspecFileIO, "wasb": FsspecFileIO}
 """The FileIO that PyIceberg prefers for a scheme, if it is not PyArrow's."""
@@ -117,7 +112,7 @@ class Storage(FileIO):
             found: StoreSettings | str = f"its FileIO is {type(self.file_io).__name__}"
             if self._chosen in (None, _DEFAULT_IO.get(place[0], PyArrowFileIO)):
                 found = store_settings(location, self.properties)
-            self._clients[place] = found if isinstance(found, str) else ObjectStore(found)
+            self._clients[place] = found if isinstance(found, str) else ObjectStore(found, self.kept_files)
         return self._clients[place]
 
     def _other(self, location: str) -> FileIOStore:
@@ -135,12 +130,11 @@ class Storage(FileIO):
 
     def lists_in_order(self, folder: str) -> bool:
         """Return whether `list` yields the files of a folder by their names, and requests no more than are taken."""
-        return isinstance(self.store(folder), ObjectStore)
+        return self.store(folder).lists_in_order
 
     def cannot_open(self, location: str) -> bool:
         """Return whether the storage rejects the name of a file."""
-        store = self.store(location)
-        return isinstance(store, FileIOStore) and not store.can_open(location)
+        return not self.store(location).can_open(location)
 
     def readers(self, locations: Iterable[str]) -> int:
         """Return the number of threads that read columns of these files: more if they wait for remote storage."""
@@ -151,15 +145,11 @@ class Storage(FileIO):
 
         Names are unique, so nothing is overwritten.
         """
-        stream = self.store(location).create(location)
-        if isinstance(stream, Upload) and never_changes(location):
-            stream.keep = self.kept_files
-        return stream
+        return self.store(location).create(location)
 
     def open(self, location: str, size_bytes: int) -> Any:
         """Return a seekable stream on an existing file of `size_bytes`."""
-        is_local = isinstance(self.store(location), LocalStore)
-        is_small = size_bytes <= (LOCAL_READ_BYTES if is_local else WHOLE_READ_BYTES)
+        is_small = size_bytes <= self.store(location).whole_read_bytes
         return pa.BufferReader(self.fetch(location)) if is_small else self.stream(location, size_bytes)
 
     def fetch(self, location: str) -> bytes:
@@ -186,10 +176,7 @@ class Storage(FileIO):
 
         If the size of the file is known, it is not requested.
         """
-        store = self.store(location)
-        if isinstance(store, ObjectStore) and never_changes(location):
-            return pa.BufferReader(self.kept_files.get(location, store.read))
-        return store.open(location, size_bytes)
+        return self.store(location).open(location, size_bytes)
 
     def tail(self, location: str, size_bytes: int, wanted_bytes: int) -> bytes:
         """Return the last `wanted_bytes` bytes of a file of `size_bytes`."""

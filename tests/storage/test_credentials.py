@@ -11,6 +11,7 @@ from threading import Thread
 import pytest
 
 from icesize.storage.credentials import Credentials, renew_by
+from icesize.storage.kept_files import KeptFiles
 from icesize.storage.object_store import ObjectStore
 from icesize.storage.store_settings import StoreSettings, store_settings
 
@@ -64,7 +65,7 @@ def ask(location: str, properties: Mapping[str, str]) -> None:
     settings = store_settings(location, properties)
     assert isinstance(settings, StoreSettings), settings
     with suppress(FileNotFoundError):
-        ObjectStore(settings).read(location)
+        ObjectStore(settings, KeptFiles()).read(location)
 
 
 @pytest.mark.parametrize("kind", ["s3", "azure"])
@@ -142,7 +143,7 @@ def test_variables_do_not_replace_given_credentials(requests: list[str], monkeyp
     ask(*vended("azure", requests[0], "mine", LATER_MS))
     google = (("base_url", f"http://{requests[0]}"), ("bearer_token", "mine"))
     with suppress(FileNotFoundError):
-        ObjectStore(StoreSettings("gs", "b", google, (("allow_http", True),))).read("gs://b/x")
+        ObjectStore(StoreSettings("gs", "b", google, (("allow_http", True),)), KeptFiles()).read("gs://b/x")
     wanted = ("Credential=mine/", "sig=mine", "Bearer mine")
     assert [word in request and "hers" not in request for word, request in zip(wanted, requests[1:], strict=True)] == [
         True, True, True,

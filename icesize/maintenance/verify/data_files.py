@@ -33,7 +33,8 @@ from icesize.parquet.verify.entry import compared
 from icesize.parquet.verify.file import FileVerification, verify_file
 from icesize.planning.files import FileFact, PartitionKey
 from icesize.policy import DEFAULT_TARGET_BYTES
-from icesize.storage.table_storage import WHOLE_READ_BYTES, Storage, local_folder
+from icesize.storage.stores import WHOLE_READ_BYTES
+from icesize.storage.table_storage import Storage, local_folder
 from icesize.table.commit.steps.repair import Correction
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.file_columns import ManifestFacts, read_described

@@ -15,7 +15,8 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.planning.files import FileFact
-from icesize.storage.table_storage import WHOLE_READ_BYTES, local_folder
+from icesize.storage.stores import WHOLE_READ_BYTES
+from icesize.storage.table_storage import local_folder
 
 LOG = logging.getLogger("icesize")
 

@@ -23,7 +23,7 @@ from icesize.maintenance.verify.data_files import opened
 from icesize.maintenance.verify.verification import Verification
 from icesize.parquet.files.data_file import NewDataFile
 from icesize.parquet.verify.file import verify_file
-from icesize.storage import table_storage as files_of_storage
+from icesize.storage import stores
 from icesize.storage.table_storage import Storage
 from tests.support.command_line import run_in
 from tests.support.delete_files import delete_positions
@@ -176,7 +176,7 @@ def test_remote_files(lake: SqlCatalog, monkeypatch: pytest.MonkeyPatch, whole_b
     table = append(lake, [1, 2])
     (file,) = small_files(table)
     monkeypatch.setattr("icesize.maintenance.verify.data_files.WHOLE_READ_BYTES", max(whole_bytes, 100))
-    assert files_of_storage.WHOLE_READ_BYTES > 100
+    assert stores.WHOLE_READ_BYTES > 100
     with opened(Storage(Remote({})), file.path.replace("file://", "far://"), file.size_bytes) as source:
         assert (verify_file(source, "x").problems, verify_file(source, "x").rows) == ((), 2)
 
