@@ -13,7 +13,7 @@ import logging
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from weakref import WeakSet
@@ -172,6 +172,51 @@ def is_gone(spark: SparkSession) -> bool:
         return True  # the JVM does not respond
 
 
+@dataclass(frozen=True)
+class Backlog:
+    """Committed batches, and the tasks that are due for them.
+
+    `committed` counts the batches of this process, `begun` those before the start of the newest run, and `covered`
+    those that a finished run has covered; all others have `size_bytes`. With `forced`, paused tasks also run.
+    """
+
+    committed: int = 0
+    begun: int = 0
+    covered: int = 0
+    size_bytes: int = 0
+    due: frozenset[str] = frozenset()
+    forced: bool = False
+
+    @property
+    def lag(self) -> int:
+        """Number of batches that no finished run has covered."""
+        return self.committed - self.covered
+
+    def plus(self, batches: int, size_bytes: int, due: Iterable[str]) -> Backlog:
+        """Return the backlog after a commit."""
+        committed, size_bytes = self.committed + batches, self.size_bytes + size_bytes
+        return replace(self, committed=committed, size_bytes=size_bytes, due=self.due.union(due))
+
+    def drained(self, tasks: Iterable[str]) -> Backlog:
+        """Return the backlog with these tasks due, paused ones included, if a batch came after the newest run began."""
+        return replace(self, due=self.due.union(tasks), forced=True) if self.committed > self.begun else self
+
+    def next_tasks(self, tasks: Sequence[str], paused: Collection[str]) -> tuple[str, ...]:
+        """Return the tasks of the next cycle, in this order."""
+        return tuple(task for task in tasks if task in self.due and (self.forced or task not in paused))
+
+    def taken(self, *, covers: bool) -> Backlog:
+        """Return the backlog after a cycle began; `covers` is True if its run will cover all batches."""
+        begun = self.committed if covers else self.begun
+        return replace(self, begun=begun, due=frozenset(), forced=False)
+
+    def done(self, batches: int, size_bytes: int) -> Backlog:
+        """Return the backlog after a run covered the batches that were committed at its start."""
+        if self.covered == batches:
+            return self
+        return replace(self, covered=batches, size_bytes=self.size_bytes - size_bytes)
+
+
 class Background:
     """The background runs of one stream in this process, at most one at a time. Threads except its own may call it."""
 
@@ -180,11 +225,7 @@ class Background:
         self._thread: threading.Thread | None = None
         self._cancelled = threading.Event()
         self._newest: Trigger | None = None
-        self._due: set[str] = set()
-        self._forced = False
-        # batches committed, batches before the start of the newest run, batches that a finished run has covered
-        self._committed = self._seen = self._looked_at = 0
-        self._bytes = 0
+        self._backlog = Backlog()
         self._notes: list[str] = []
         self._report: Report | None = None
         self._backoff = BackOff[PartitionKey]()
@@ -202,17 +243,16 @@ class Background:
         """
         with self._changed:
             self._newest = trigger
-            self._committed += batches
-            self._bytes += size_bytes
-            self._due |= {*trigger.tasks, *([EXPIRE] if expire else [])}
+            due = (*trigger.tasks, EXPIRE) if expire else trigger.tasks
+            self._backlog = self._backlog.plus(batches, size_bytes, due)
             self._start()
-            return self._committed - self._looked_at
+            return self._backlog.lag
 
     @property
     def lag(self) -> int:
         """Number of batches committed in this process that no finished run has covered."""
         with self._changed:
-            return self._committed - self._looked_at
+            return self._backlog.lag
 
     def take_notes(self) -> tuple[str, ...]:
         """Return the notes of the runs that ended since the last call, without duplicates."""
@@ -227,10 +267,10 @@ class Background:
         Returns None if there was no run. Raises TimeoutError; the run then continues.
         """
         with self._changed:
-            if self._newest is not None and self._committed > self._seen:
-                self._due.update(self._newest.tasks)
-                self._forced = True
-                self._start()
+            if self._newest is not None:
+                before, self._backlog = self._backlog, self._backlog.drained(self._newest.tasks)
+                if self._backlog is not before:
+                    self._start()
             if not self._changed.wait_for(lambda: self._thread is None, timeout_seconds):
                 raise TimeoutError(f"Cannot drain: merges in the background have not ended after {timeout_seconds} s")
             return self._report
@@ -244,7 +284,7 @@ class Background:
         while waited < timeout_seconds:
             with self._changed:
                 thread, trigger = self._thread, self._newest
-                self._due, self._forced = set(), False
+                self._backlog = self._backlog.taken(covers=False)
                 self._cancelled.set()
             if thread is None or trigger is None:
                 return True
@@ -286,19 +326,13 @@ class Background:
     def _next(self) -> Cycle | None:
         """Return the next cycle; if there is none, return None and give up the thread."""
         with self._changed:
-            if self._due and self._newest is not None:
+            if self._backlog.due and self._newest is not None:
                 contested, paused, trigger = self._backoff.next_batch(), self._pauses.next_batch(), self._newest
-                wanted = [task for task in (*trigger.tasks, EXPIRE) if task in self._due]
-                tasks = tuple(task for task in wanted if self._forced or task not in paused)
-                self._due, self._forced = set(), False
-                if trigger.tasks[0] in tasks:
-                    self._seen = self._committed
+                tasks = self._backlog.next_tasks((*trigger.tasks, EXPIRE), paused)
+                now = self._backlog = self._backlog.taken(covers=trigger.tasks[0] in tasks)
                 if tasks:
                     self._cancelled = threading.Event()
-                    return Cycle(
-                        trigger, self._tag, self._seen, self._bytes, contested, tasks,
-                        self._cancelled,
-                    )  # fmt: skip
+                    return Cycle(trigger, self._tag, now.begun, now.size_bytes, contested, tasks, self._cancelled)
             self._thread = None
             self._changed.notify_all()
             return None
@@ -317,12 +351,11 @@ class Background:
             return False
         self._pauses.succeeded([task])
         with self._changed:
-            if task == cycle.trigger.tasks[0] and self._looked_at != cycle.batches:
-                self._looked_at = cycle.batches
-                self._bytes -= cycle.size_bytes
+            if task == cycle.trigger.tasks[0]:
+                self._backlog = self._backlog.done(cycle.batches, cycle.size_bytes)
             if task == CLUSTER and outcome and outcome.commit.snapshot_ids and not cycle.cancelled.is_set():
                 # the budget of one pass may leave files, which are due in the next
-                self._due.add(CLUSTER)
+                self._backlog = self._backlog.plus(0, 0, [CLUSTER])
         if outcome is not None:
             self._done(cycle, task, outcome)
         return not cycle.stopped()
@@ -343,7 +376,7 @@ class Background:
     def _failed(self, cycle: Cycle, task: str, error: Exception) -> None:
         name = cycle.trigger.handle.name
         with self._changed:
-            self._seen = self._looked_at
+            self._backlog = replace(self._backlog, begun=self._backlog.covered)
         if cycle.stopped():
             LOG.info("%s: %s in the background was stopped", name, task)
             return
