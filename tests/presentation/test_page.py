@@ -116,11 +116,11 @@ def test_the_page_says_what_the_calls_say(lake: SqlCatalog) -> None:
 
 
 def test_pictures_show_the_seconds_of_batches_where_they_are_told(lake: SqlCatalog) -> None:
-    """Batches of an earlier release do not say how long they took, and the page says that."""
+    """Batches whose commits do not record how long they took have no chart, and the page says that."""
     make_table(lake)
     append(lake, [1], batch=0)
     page = paged(opened(lake).report())
-    assert "No batch has a duration" in page.text
+    assert "No batch has a recorded duration" in page.text
     assert set(page.drawn) == {"sizes"}, "one commit is no history"
     table = lake.load_table("db.t")
     run(lake, request_on(table, [write(table, [2])], batch=1, summary={SECONDS: "2.5"}), table)
