@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from icesize.planning.merging.schedule import choose_prefix
+from icesize.planning.merging.chosen_files import choose_prefix
 from tests.support.merge_optimum import Deferral, Workload, equal_batches, optima, workloads
 from tests.support.one_partition import simulate
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from docs_tools.blocks import DOCS
 from docs_tools.rooms import FLOORS, arrows, floor_of, rooms
-from icesize.planning.merging.schedule import choose_prefix
+from icesize.planning.merging.chosen_files import choose_prefix
 from tests.support.merge_optimum import equal_batches
 from tests.support.one_partition import simulate
 

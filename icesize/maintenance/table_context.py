@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from icesize.parquet.ordering.cluster_order import RowOrder
     from icesize.planning.files import Layout, PartitionKey
     from icesize.planning.plan import MergeTask, Plan
-    from icesize.table.cleanup.owners import CatalogOwners
+    from icesize.table.cleanup.may_delete import CatalogOwners
     from icesize.table.commit.attempted_steps import CommitOutcome
     from icesize.table.commit.batch_report import BatchOutcome
     from icesize.table.commit.protocol import Step

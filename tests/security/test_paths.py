@@ -15,7 +15,7 @@ from icesize.storage.locations import is_inside
 from icesize.table.catalog.access_errors import brief
 from icesize.table.cleanup.expired_files import due_files
 from icesize.table.cleanup.journal import JOURNAL, Journal
-from icesize.table.cleanup.owners import OUTSIDE, Others, own_folders
+from icesize.table.cleanup.may_delete import OUTSIDE, Others, own_folders
 from icesize.table.storage.reachable import Reachable
 from tests.support.tables import append, check, local, make_table, two_files
 

@@ -37,7 +37,7 @@ from icesize.storage.store_settings import S3 as S3_NAMES
 from icesize.storage.store_settings import store_settings
 from icesize.storage.stores import StoreSettingsError
 from icesize.storage.table_storage import STORAGE, Storage
-from icesize.table.storage.ownership import strangers_among
+from icesize.table.storage.shared_location import strangers_among
 from tests.support.examples import examples
 from tests.support.object_store import keys
 from tests.support.tables import arrow, make_table

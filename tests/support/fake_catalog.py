@@ -16,7 +16,7 @@ from icesize.parquet.files.uncommitted import uncommitted
 from icesize.planning.files import FileFact, Head, PartitionKey
 from icesize.policy import SizePolicy
 from icesize.table.commit.attempted_steps import CommitOutcome, commit_steps, steps_of
-from icesize.table.commit.changed_inputs import DELETED, REMOVED, InputChange
+from icesize.table.commit.compared_inputs import DELETED, REMOVED, InputChange
 from icesize.table.commit.protocol import (
     Base,
     CatalogBusy,

@@ -20,7 +20,7 @@ import icesize
 from icesize.errors import BatchOutOfOrder, StreamMismatch, UnsupportedTable
 from icesize.report import Report
 from icesize.table.records.ledger import MOST_EARLIER, MOST_RETIRED, LedgerEntry, parse
-from icesize.table.state.streams import SOURCE_ID, is_committed, noted
+from icesize.table.state.committed_batches import SOURCE_ID, is_committed, noted
 from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
 from tests.support.tables import arrow, make_table, request_on, run, sqlite_catalog, theirs, write
 

@@ -25,7 +25,7 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current
 from icesize.table.upserts.changes import DeleteFiles
-from icesize.table.upserts.duplicates import Doubled, DuplicateDeletes, Duplicates
+from icesize.table.upserts.duplicate_rows import Doubled, DuplicateDeletes, Duplicates
 from icesize.table.upserts.lookup import TableFiles
 from icesize.table.upserts.resolver import bounds_reader
 from icesize.table.upserts.settings import WantedRule, check_has_deletes

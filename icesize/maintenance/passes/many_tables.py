@@ -34,7 +34,7 @@ from icesize.storage.locations import is_object_store
 from icesize.table.catalog.access_errors import said
 from icesize.table.catalog.opening import responds, with_timeout
 from icesize.table.catalog.tables import Name, NotLoaded, in_turn
-from icesize.table.cleanup.owners import CatalogOwners, identity_of_table, shared
+from icesize.table.cleanup.may_delete import CatalogOwners, identity_of_table, shared
 from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.state.concurrent_writers import optimizer_of, other_compactors
 from icesize.table.state.handle import TableHandle

@@ -42,7 +42,7 @@ from icesize.table.manifests.store import ManifestStore, Memory
 from icesize.table.manifests.writer import target_manifest_bytes
 from icesize.table.state.concurrent_writers import optimizer_of
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
-from icesize.table.storage.ownership import check_may_delete
+from icesize.table.storage.shared_location import check_may_delete
 from icesize.units import format_count
 
 T = TypeVar("T")

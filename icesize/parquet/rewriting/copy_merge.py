@@ -22,9 +22,9 @@ from icesize.parquet.pages.page_copy import runs_of
 from icesize.parquet.pages.reencode import most_decoded_bytes
 from icesize.parquet.reading.conservation import Conservation
 from icesize.parquet.reading.prefetch import Fetched
+from icesize.parquet.rewriting.copy_or_decode import Candidate, CopyStrategy, candidate, judge, likely_copied
 from icesize.parquet.rewriting.decoded_rows import EncodedRows, empty_like, encoded_rows
 from icesize.parquet.rewriting.output_file import Contents, PageRun, write_copied
-from icesize.parquet.rewriting.strategy import Candidate, CopyStrategy, candidate, judge, likely_copied
 from icesize.parquet.row_groups.compatibility import rare_encodings
 from icesize.parquet.row_groups.footer_lineage import LINEAGE_ELEMENTS
 from icesize.planning.file_sizes import ROUND_DOWN_RATIO, least_output_bytes

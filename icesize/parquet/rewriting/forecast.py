@@ -16,7 +16,7 @@ from icesize.parquet.format.pages import data_pages, dictionary_page
 from icesize.parquet.format.refusals import CopyRefused, Refusal
 from icesize.parquet.format.sources import Source, StreamSource
 from icesize.parquet.rewriting.copy_merge import CopyPlan, plan_copy
-from icesize.parquet.rewriting.strategy import Candidate, candidate, forbidden, judge, likely_copied
+from icesize.parquet.rewriting.copy_or_decode import Candidate, candidate, forbidden, judge, likely_copied
 from icesize.planning.files import FileFact
 from icesize.planning.plan import Forecast, MergeTask
 

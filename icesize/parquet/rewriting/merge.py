@@ -22,7 +22,7 @@ from icesize.parquet.reading.inherited_lineage import check_row_ids
 from icesize.parquet.reading.inputs import Stream, read_inputs
 from icesize.parquet.reading.prefetch import Fetched
 from icesize.parquet.rewriting.copy_merge import copy_merge
-from icesize.parquet.rewriting.strategy import forbidden
+from icesize.parquet.rewriting.copy_or_decode import forbidden
 from icesize.parquet.writing.encoding import Encoding, dictionary_columns, nan_columns
 from icesize.parquet.writing.file_writer import FileEncoder, LateNanError
 from icesize.parquet.writing.row_writer import write_rows

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from icesize.planning.merging.schedule import choose_prefix
+from icesize.planning.merging.chosen_files import choose_prefix
 from icesize.policy import SizePolicy
 from icesize.results import Advice
 from icesize.units import format_bytes, format_seconds

@@ -6,11 +6,11 @@
 - `groups`: small files of a partition -> merge groups, and which groups a budget pays for
 - `moves`: which files of old partition specs go into partitions of the current one
 - `planner`: layout + SizePolicy -> Plan: which small files are merged now, and why the others are not
-- `schedule`: which small files of one partition to merge now, so that few remain and little is rewritten over time
+- `chosen_files`: which small files of one partition to merge now, so that few remain and little is rewritten over time
 - `standing`: the state of partitions that a plan leaves as they are, of one or of all that a batch does not touch
 - `simulation`: the cost of merging the batches that a table got, replayed through the planner under several policies
 """
 
-from icesize.planning.merging.schedule import choose_prefix
+from icesize.planning.merging.chosen_files import choose_prefix
 
 __all__ = ["choose_prefix"]

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from icesize.planning.deletes.delete_reach import delete_files_freed
 from icesize.planning.file_sizes import least_output_bytes
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason, cannot_merge
+from icesize.planning.merging.chosen_files import choose_prefix
 from icesize.planning.merging.groups import (
     UNLIMITED,
     MergeBudget,
@@ -30,7 +31,6 @@ from icesize.planning.merging.groups import (
     outputs_per_group,
     within_budget,
 )
-from icesize.planning.merging.schedule import choose_prefix
 from icesize.planning.merging.standing import (
     Standing,
     partition_outcome,

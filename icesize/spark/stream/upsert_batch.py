@@ -35,7 +35,7 @@ from icesize.table.commit.exactly_once import PlanAgain
 from icesize.table.state.handle import Current
 from icesize.table.upserts.batch import FetchSlice, RunMerges, Upserts
 from icesize.table.upserts.conditions import deletes
-from icesize.table.upserts.events import Mask
+from icesize.table.upserts.newest_events import Mask
 from icesize.table.upserts.settings import UpsertOptions, require_columns, rule_columns
 
 _HASH, _HASHES = "_icesize_hash", 4096

@@ -8,8 +8,8 @@
 - `expiry`: a whole expiry: decide, commit, delete, report
 - `journal`: the files that an expiry is about to make unreachable, written before its commit so that the next one can
   finish it; also concurrent branches and tags that were lost with their snapshot
+- `may_delete`: one answer to "may this file go?" with the reason if it may not: who owns a file, in this catalog and
+  beside it
 - `orphans`: files in the table's location that no state of the table needs: found by listing, deleted when old enough
-- `owners`: one answer to "may this file go?" with the reason if it may not: who owns a file, in this catalog and beside
-  it
 - `retention_inputs`: inputs of `planning/retention/planner.py` from a table's metadata: snapshots, refs, rules
 """

@@ -37,7 +37,7 @@ from icesize.table.cleanup.retention_inputs import ExpireOptions, retention_of
 from icesize.table.commit.attempts import Attempts, Change
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.state.handle import Current
-from icesize.table.storage.ownership import check_may_delete
+from icesize.table.storage.shared_location import check_may_delete
 
 _REMOVED_TOGETHER = 1_000
 """Snapshots that one update removes, the oldest first.

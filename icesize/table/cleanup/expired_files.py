@@ -33,7 +33,7 @@ from icesize.storage.locations import normalised
 from icesize.storage.table_storage import Storage
 from icesize.table.catalog.metadata_files import read_metadata_file
 from icesize.table.cleanup.journal import JOURNAL, LOST_REFS, Expired, Journal, rivals_of
-from icesize.table.cleanup.owners import NEEDED, Others, Owners, own_folders
+from icesize.table.cleanup.may_delete import NEEDED, Others, Owners, own_folders
 from icesize.table.manifests.entries import ADDED
 from icesize.table.manifests.file_columns import read_facts
 from icesize.table.manifests.manifest_lists import read_list

@@ -17,13 +17,20 @@ from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Expiry, ExpiryDecision
 from icesize.table.cleanup.expired_files import KINDS, Deletions, FindOthers, delete_expired, due_files
-from icesize.table.cleanup.owners import OUTSIDE, CatalogOwners, Others, files_of_strangers, stay_notes, stranger_notes
+from icesize.table.cleanup.may_delete import (
+    OUTSIDE,
+    CatalogOwners,
+    Others,
+    files_of_strangers,
+    stay_notes,
+    stranger_notes,
+)
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import batch_commit
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.bulk_delete import delete_all, failure_note
-from icesize.table.storage.ownership import check_may_delete, strangers_beside
 from icesize.table.storage.reachable import Reachable
+from icesize.table.storage.shared_location import check_may_delete, strangers_beside
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

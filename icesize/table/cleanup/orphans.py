@@ -25,7 +25,7 @@ from icesize.storage.locations import FOLDER_PROPERTIES, check_folder, is_inside
 from icesize.storage.stores import Listed
 from icesize.storage.table_storage import Storage
 from icesize.table.catalog.access_errors import storage_errors
-from icesize.table.cleanup.owners import (
+from icesize.table.cleanup.may_delete import (
     NEEDED,
     UNADDRESSABLE,
     CatalogOwners,
@@ -41,7 +41,7 @@ from icesize.table.storage.bulk_delete import Deleter, Deletion, FileErrors, Gro
 from icesize.table.storage.identity import LocalFiles
 from icesize.table.storage.inventory import Inventory
 from icesize.table.storage.listing import clock_difference, incomplete_uploads, list_files, storage_now_ms
-from icesize.table.storage.ownership import (
+from icesize.table.storage.shared_location import (
     UnfinishedMetadataError,
     check_may_delete,
     check_spelling,

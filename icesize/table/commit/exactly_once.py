@@ -19,9 +19,9 @@ from icesize.table.commit.batch_commit import Batch, commit_written
 from icesize.table.commit.batch_report import BatchOutcome, WrittenBatch, outcome_of, remember
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.records.ledger import file_prefix
+from icesize.table.state.committed_batches import is_committed
 from icesize.table.state.concurrent_writers import rolled_back
 from icesize.table.state.handle import Current
-from icesize.table.state.streams import is_committed
 
 MOST_ATTEMPTS = 4
 """Times that a batch is planned, if other writers or a changed table make its files useless."""

@@ -15,7 +15,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, AssertTableUUID, TableRequ
 
 from icesize.planning.files import MAIN, FileFact, Head
 from icesize.table.catalog.history import head_of, head_snapshot, hides_history, known_ancestors, summary_of
-from icesize.table.commit.changed_inputs import NO_OWN_DELETES, InputChange, InputCheck, OwnDeletes
+from icesize.table.commit.compared_inputs import NO_OWN_DELETES, InputChange, InputCheck, OwnDeletes
 from icesize.table.commit.schema_fit import misfit, misfit_spec
 from icesize.table.manifests.file_columns import EntryColumns
 from icesize.table.manifests.manifest_lists import Manifests, manifests_of
@@ -23,7 +23,7 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.records.recent_commits import follows, recent_commits
 from icesize.table.records.summary import RUN_ID
-from icesize.table.state.streams import is_committed
+from icesize.table.state.committed_batches import is_committed
 
 
 @dataclass(frozen=True)

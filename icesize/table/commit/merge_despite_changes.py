@@ -27,7 +27,7 @@ from pyroaring import BitMap
 from icesize.parquet.files.data_file import Merged
 from icesize.parquet.files.row_map import RowMap
 from icesize.planning.files import FileFact
-from icesize.table.commit.changed_inputs import InputChange
+from icesize.table.commit.compared_inputs import InputChange
 
 MOST_DEAD = 0.25
 """The share of an output's rows that may be deleted when it becomes visible. With more, it would soon be due again."""

@@ -41,7 +41,7 @@ from icesize.table.records import recent_commits
 from icesize.table.records.ledger import UNKNOWN
 from icesize.table.records.recent_commits import with_commit
 from icesize.table.records.summary import KIND, LEDGER, RUN_ID
-from icesize.table.state.streams import noted
+from icesize.table.state.committed_batches import noted
 
 _RIGHTS = (
     "Cannot commit to '{name}': the catalog refused it (403); the principal needs the right to commit to the table "

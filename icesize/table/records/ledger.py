@@ -1,10 +1,10 @@
 """The newest committed micro-batch of each stream: one small entry per stream and branch, kept as a table property.
 
 A property survives snapshot expiry. An entry names the snapshots that carried the newest batches, so that they count on
-each branch that has the snapshot (`icesize.table.state.streams`). It changes only together with a snapshot, in the same
-commit. Snapshot summaries hold the same entry for users. Spark replays only the newest batch of a checkpoint, so the
-rule can be exact. An equal batch id is done, and a greater one is next (empty batches leave gaps). A smaller one means
-that the checkpoint was lost or replaced; it is refused, not skipped silently.
+each branch that has the snapshot (`icesize.table.state.committed_batches`). It changes only together with a snapshot,
+in the same commit. Snapshot summaries hold the same entry for users. Spark replays only the newest batch of a
+checkpoint, so the rule can be exact. An equal batch id is done, and a greater one is next (empty batches leave gaps). A
+smaller one means that the checkpoint was lost or replaced; it is refused, not skipped silently.
 
 If another query has taken over a stream, the one before it is retired. The entry records retired queries, so that two
 programs that may both take over cannot alternate: each would forget the progress of the other.

@@ -4,6 +4,7 @@
 - `column_advice`: columns worth clustering by, and the files that queries would skip, estimated from metadata and
   bounds
 - `commit_ages`: ages of files in commits, which decide the partitions that are cold
+- `committed_batches`: the batches of streams that a branch has, by the ledger and by the snapshots of the branch
 - `concurrent_writers`: changes of other writers to a table: row-level changes that merges avoid, other compactors, and
   rollbacks
 - `filter_scan`: the number of data files that filters of queries open, by partitions and bounds
@@ -15,6 +16,5 @@
   last merged; `after_batch` considers the last kind
 - `partition_values`: values of partition fields: as manifests store them, as Iceberg prints them, and as callers name
   them
-- `streams`: the batches of streams that a branch has, by the ledger and by the snapshots of the branch
 - `where`: the partitions that a filter selects, by columns of the table or fields of the partition spec
 """

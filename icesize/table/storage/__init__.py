@@ -5,6 +5,6 @@
 - `identity`: detects local files that are the same under several names, by links or mounts
 - `inventory`: listings that a storage service wrote to files, such as those of S3 Inventory
 - `listing`: lists the files below a table's location, and reads the clock of their storage
-- `ownership`: checks in storage that a location belongs to one table only
 - `reachable`: collects the files that a state of the table refers to, through every snapshot
+- `shared_location`: checks in storage that a location belongs to one table only
 """

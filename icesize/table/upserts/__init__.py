@@ -7,10 +7,10 @@
 - `changes`: the files of a batch for each state that its commit is tried on
 - `deletes`: the delete files among them
 - `tombstones`: deletes that are remembered, so that older events do not bring rows back
-- `duplicates`: rows whose key another row also has
+- `duplicate_rows`: rows whose key another row also has
 - `batch`: a batch: fetch the events, resolve them, write, merge
 - `arrow_events`: the rows of an Arrow table as events of a batch
-- `events`: one event per key
+- `newest_events`: one event per key
 - `lookup`: positions of keys, and values at positions
 - `maps`: the same from maps of keys, one for each data file
 - `index_files`: the local directory of the maps

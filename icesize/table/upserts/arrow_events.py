@@ -16,7 +16,7 @@ from icesize.errors import SchemaMismatch
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.state.handle import Current
 from icesize.table.upserts.conditions import ExpressionEngine, Operand, deletes, located
-from icesize.table.upserts.events import Mask
+from icesize.table.upserts.newest_events import Mask
 from icesize.table.upserts.settings import require_columns, rule_columns
 
 

@@ -42,10 +42,10 @@ from icesize.table.state.handle import Current
 from icesize.table.state.live_files import without_row_ids
 from icesize.table.upserts.changes import ChangeCounts, Slice, UpsertFiles
 from icesize.table.upserts.deletes import Dying
-from icesize.table.upserts.events import Events, Mask, newest_events
 from icesize.table.upserts.index_files import IndexFolder, MapSettings, index_folder
 from icesize.table.upserts.lookup import Lookup, Scan, TableFiles
 from icesize.table.upserts.maps import KeyMaps
+from icesize.table.upserts.newest_events import Events, Mask, newest_events
 from icesize.table.upserts.resolver import bounds_reader
 from icesize.table.upserts.settings import WantedRule, keep_rule
 from icesize.table.upserts.tombstones import Tombstones, tombstone_settings

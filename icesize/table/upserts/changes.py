@@ -33,8 +33,8 @@ from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.deletes import Dying, planned_deletes, write_deletes
-from icesize.table.upserts.events import Events, Mask
 from icesize.table.upserts.lookup import Lookup, Positions, TableFiles
+from icesize.table.upserts.newest_events import Events, Mask
 from icesize.table.upserts.resolver import FilesWithBounds, Resolution, Resolver, remember_deleted
 from icesize.table.upserts.tombstones import Tombstones
 

@@ -27,7 +27,7 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.new_files import NewFiles
 from icesize.planning.deletes.delete_reach import only_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
-from icesize.planning.merging.schedule import choose_prefix
+from icesize.planning.merging.chosen_files import choose_prefix
 from icesize.storage.table_storage import Storage
 from icesize.table.upserts.lookup import TableFiles
 from icesize.table.upserts.resolver import FilesWithBounds

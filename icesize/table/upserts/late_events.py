@@ -21,8 +21,8 @@ from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.ranks import by_order, sortable
 from icesize.planning.cluster_by import Bounds
 from icesize.planning.files import FileFact
-from icesize.table.upserts.events import Events, Mask
 from icesize.table.upserts.lookup import Hits, TableFiles
+from icesize.table.upserts.newest_events import Events, Mask
 
 
 @dataclass(frozen=True)

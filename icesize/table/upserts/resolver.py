@@ -35,9 +35,9 @@ from icesize.table.manifests.delete_index import DeleteIndex, delete_index
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.live_files import is_nan
-from icesize.table.upserts.events import Events, Mask
 from icesize.table.upserts.late_events import LateEvents, comparable_values
 from icesize.table.upserts.lookup import Hits, Lookup, Positions, TableFiles
+from icesize.table.upserts.newest_events import Events, Mask
 from icesize.table.upserts.tombstones import RememberedDeletes
 
 _NO_ROWS, _DELETED_ROWS = BitMap(), "deleted rows"

@@ -30,7 +30,7 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.keys.codes import Places, codes_of
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, Head, PartitionKey
-from icesize.planning.merging.schedule import choose_prefix
+from icesize.planning.merging.chosen_files import choose_prefix
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_of, head_snapshot
@@ -40,9 +40,9 @@ from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.manifests.file_columns import read_described
 from icesize.table.manifests.manifest_lists import inherited_from, manifests_of
 from icesize.table.manifests.store import ManifestStore
-from icesize.table.upserts.events import Events, Mask, sorted_places
 from icesize.table.upserts.late_events import not_older
 from icesize.table.upserts.lookup import Hits, Lookup, TableFiles
+from icesize.table.upserts.newest_events import Events, Mask, sorted_places
 
 _TIME = NestedField(2_000_000_000, "_deleted_at_ms", LongType(), required=True)
 """When a batch deleted the key, in milliseconds since 1970.

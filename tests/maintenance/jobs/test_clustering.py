@@ -23,7 +23,7 @@ from icesize.environment import Environment, WorkLimits
 from icesize.errors import ClusteringOff, CommitConflict, RewriteFailed, TableError
 from icesize.events import Planned, Progress
 from icesize.sized_table import SizedTable
-from icesize.table.commit.changed_inputs import REMOVED
+from icesize.table.commit.compared_inputs import REMOVED
 from tests.support.armed import failing_at
 from tests.support.events import Observe, done_bytes, no_observer, plans_of
 from tests.support.examples import examples, sampled

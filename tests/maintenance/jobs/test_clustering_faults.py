@@ -25,7 +25,7 @@ from icesize.errors import ClusteringOff, CommitConflict, CommitStateUnknown, Re
 from icesize.planning.files import FileFact
 from icesize.report import Report
 from icesize.sized_table import SizedTable
-from icesize.table.commit.changed_inputs import REMOVED
+from icesize.table.commit.compared_inputs import REMOVED
 from icesize.table.commit.merge_despite_changes import TOO_MANY
 from tests.support.machine import Killed, ModelledTable
 from tests.support.parquet_files import RemoteLike

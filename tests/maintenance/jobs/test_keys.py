@@ -29,7 +29,7 @@ from icesize.sized_table import SizedTable
 from icesize.table.commit import batch_commit
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.handle import TableHandle
-from icesize.table.upserts.duplicates import Duplicates
+from icesize.table.upserts.duplicate_rows import Duplicates
 from icesize.table.upserts.lookup import TableFiles
 from icesize.table.upserts.settings import WantedRule
 from tests.support.delete_files import delete_equal, delete_positions

@@ -28,9 +28,9 @@ from icesize.parquet.files.data_file import CopiedFrom, MergeResult, NewDataFile
 from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import Limits, WriteSettings
 from icesize.parquet.format.sources import LocalSource
+from icesize.parquet.rewriting.copy_or_decode import likely_copied
 from icesize.parquet.rewriting.forecast import forecast, work_bytes
 from icesize.parquet.rewriting.merge import merge
-from icesize.parquet.rewriting.strategy import likely_copied
 from icesize.parquet.verify.file import verify_file
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact

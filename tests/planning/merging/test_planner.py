@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.file_sizes import SAFE_RATIO, merged_files
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, Partitions, SkipReason
-from icesize.planning.merging import planner, schedule
+from icesize.planning.merging import chosen_files, planner
 from icesize.planning.merging.groups import MergeBudget, Work, groups_of
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.policy import MIB, SizePolicy
@@ -288,7 +288,7 @@ def test_maintenance_converges_for_every_total(ratio: float, trend: float) -> No
 
 def test_choose_prefix_is_the_public_one() -> None:
     """`merging.choose_prefix` is the function that the planner uses."""
-    assert planner.choose_prefix is schedule.choose_prefix
+    assert planner.choose_prefix is chosen_files.choose_prefix
 
 
 def test_nothing_but_hot_and_cold_partitions_is_touched() -> None:
@@ -349,7 +349,7 @@ def test_after_batch_keeps_slots_and_touches_only_what_changed() -> None:
     plan = plan_merges(layout, SMALL_TARGET, Occasion.COMMIT, dict.fromkeys([key("a")], 0))
     assert {group.label for group in plan.groups} == {"hour=a"}
     assert 1 < mergeable(simulate(layout, plan), key("a")) <= 6
-    assert plan.files_removed == schedule.choose_prefix(sizes, LIMIT, 6)
+    assert plan.files_removed == chosen_files.choose_prefix(sizes, LIMIT, 6)
 
 
 @given(planned(), st.data())

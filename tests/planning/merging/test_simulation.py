@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.files import PartitionKey
-from icesize.planning.merging.schedule import choose_prefix
+from icesize.planning.merging.chosen_files import choose_prefix
 from icesize.planning.merging.simulation import BatchSizes, ReplayedTable, compare, replay
 from icesize.policy import SizePolicy
 from tests.support.examples import sampled

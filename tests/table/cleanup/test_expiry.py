@@ -24,7 +24,7 @@ from icesize.planning.retention.ancestry import VERSION_TAG
 from icesize.table.cleanup.expired_files import delete_expired
 from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.journal import JOURNAL, Journal
-from icesize.table.cleanup.owners import CatalogOwners, Others
+from icesize.table.cleanup.may_delete import CatalogOwners, Others
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit.attempts import UNKNOWN_ATTEMPTS
 from icesize.table.state.handle import TableHandle

@@ -18,11 +18,11 @@ from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from icesize.errors import TableError
+from icesize.table.cleanup.may_delete import CatalogOwners
 from icesize.table.cleanup.orphans import DAY_MS
-from icesize.table.cleanup.owners import CatalogOwners
 from icesize.table.storage.listing import list_files
-from icesize.table.storage.ownership import check_spelling
 from icesize.table.storage.reachable import Reachable
+from icesize.table.storage.shared_location import check_spelling
 from tests.support.orphans import HOUR_MS, Search, aged, all_aged, exists, left_by_batch, leftover, on_load
 from tests.support.tables import SCHEMA, append, arrow, check, ids_of, local, make_table, spec_of, two_files
 from tests.support.v3_tables import with_document

@@ -12,7 +12,7 @@ from icesize.concurrency import each_done
 from icesize.parquet.files.data_file import Merged, NewDataFile, NewDeleteFile
 from icesize.planning.files import FileFact
 from icesize.table.commit.carried_deletes import CarriedDeletes
-from icesize.table.commit.changed_inputs import DELETED, NO_OWN_DELETES
+from icesize.table.commit.compared_inputs import DELETED, NO_OWN_DELETES
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.merge_despite_changes import Followed, follow
 from icesize.table.commit.protocol import Base, Kept, Step

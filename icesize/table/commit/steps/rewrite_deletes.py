@@ -41,7 +41,7 @@ from icesize.parquet.files.data_file import NewDeleteFile, RewrittenDeletes
 from icesize.planning.deletes.delete_reach import DataFiles, may_hit, only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact, FileId, PartitionKey
 from icesize.table.catalog.history import operation_of
-from icesize.table.commit.changed_inputs import DELETED
+from icesize.table.commit.compared_inputs import DELETED
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder

@@ -13,7 +13,7 @@ from icesize.parquet.deletes.positions import PATH_ID
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.planning.deletes.delete_reach import PENDING
 from icesize.planning.files import DeleteFile, FileId
-from icesize.table.commit.changed_inputs import OwnDeletes
+from icesize.table.commit.compared_inputs import OwnDeletes
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder

@@ -18,8 +18,8 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField, Stri
 from icesize.errors import BatchError, SchemaMismatch
 from icesize.parquet.keys.ranks import by_order
 from icesize.planning.upsert_rule import UpsertRule
-from icesize.table.upserts.events import newest_events
 from icesize.table.upserts.late_events import not_older
+from icesize.table.upserts.newest_events import newest_events
 from tests.support.examples import examples
 from tests.support.parquet_files import settings_of
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from icesize.planning.merging.schedule import choose_prefix
+from icesize.planning.merging.chosen_files import choose_prefix
 from tests.support.examples import sampled
 from tests.support.merge_optimum import Deferral, Workload, equal_batches, optima, optimum, workloads
 from tests.support.one_partition import simulate

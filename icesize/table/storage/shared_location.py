@@ -1,7 +1,7 @@
 """Checks in storage that a location belongs to one table only.
 
 Two tables that share a location treat each other's files as orphans. Metadata files show that, even for tables of
-another catalog. `icesize.table.cleanup.owners` checks the tables of this catalog.
+another catalog. `icesize.table.cleanup.may_delete` checks the tables of this catalog.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.upserts.changes import DeleteFiles, check_format
 from icesize.table.upserts.deletes import Dying
-from icesize.table.upserts.events import shown_keys
 from icesize.table.upserts.lookup import Positions, Scan, TableFiles
 from icesize.table.upserts.maps import joined
+from icesize.table.upserts.newest_events import shown_keys
 from icesize.table.upserts.resolver import COMPARE_KEYS, FilesWithBounds, with_deleted
 
 MOST_ROWS_AT_ONCE = 8_000_000
