@@ -28,6 +28,9 @@ from icesize.spark.engine.jobs import ALL_CORES, IN_TURN, Cores, GroupRewrite
 CANCEL_AGAIN_SECONDS = 1.0
 """Seconds between two calls to cancel jobs: the first call misses a job that is still on its way to the scheduler."""
 
+BeforeJob = Callable[[SparkSession, threading.Event], None]
+"""Called before a Spark job of merges starts, with the event that cancels the job."""
+
 
 def run_merges(
     spark: SparkSession,
@@ -39,6 +42,7 @@ def run_merges(
     results: Results | None = None,
     cancelled: threading.Event | None = None,
     progress: Callable[[int], None] = lambda size_bytes: None,
+    before_job: BeforeJob | None = None,
     cores: Cores = ALL_CORES,
 ) -> Results:
     """Merge small groups in threads of this process and the others as one Spark job; return each result by number.
@@ -57,6 +61,8 @@ def run_merges(
 
     def in_tasks() -> None:
         if of_spark and not cancelled.is_set():
+            if before_job is not None:
+                before_job(spark, cancelled)
             run.in_tasks(spark, dict(sorted(of_spark.items())), cores.slots(spark))
 
     if cores.at_once and of_spark:
@@ -113,20 +119,22 @@ class MergeRun:
     def __exit__(self, *error: object) -> None:
         self.stop()
 
-    def start(self, groups: Mapping[int, MergeTask], cores: Cores = IN_TURN) -> None:
+    def start(
+        self, groups: Mapping[int, MergeTask], before_job: BeforeJob | None = None, cores: Cores = IN_TURN
+    ) -> None:
         """Start merging these groups as well; their numbers must be new."""
         if groups:
-            target = _carrying_over(self._spark, partial(self._work, groups, cores))
+            target = _carrying_over(self._spark, partial(self._work, groups, before_job, cores))
             self._threads.append(threading.Thread(target=target, name="icesize-merges", daemon=True))
             self._threads[-1].start()
 
-    def _work(self, groups: Mapping[int, MergeTask], cores: Cores) -> None:
+    def _work(self, groups: Mapping[int, MergeTask], before_job: BeforeJob | None, cores: Cores) -> None:
         if not session.is_connect(self._spark):
             self._spark.sparkContext.addJobTag(self._tag)
         try:
             run_merges(
                 self._spark, groups, self._settings, self._owner, limits=self._environment.limits,
-                results=self._results, cancelled=self._cancelled, cores=cores,
+                results=self._results, cancelled=self._cancelled, before_job=before_job, cores=cores,
             )  # fmt: skip
         except Exception as error:  # merging is optional: the append continues, the report has the error
             if not self._cancelled.is_set():

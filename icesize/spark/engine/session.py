@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -18,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 LOG = logging.getLogger("icesize")
 
+_LOOK_SECONDS = 0.02
 _CASE_SENSITIVE = "spark.sql.caseSensitive"
 _MASKED = "(redacted)"
 """Spark's replacement for a value, or a part of one, that it does not show."""
@@ -144,6 +146,20 @@ def source_bytes(df: DataFrame) -> int:
     except PySparkException:
         return sys.maxsize  # a value cannot be computed; the job that reads the batch reports which
     return sum(int(str(leaf.stats().sizeInBytes())) for leaf in _nodes(plan) if leaf.children().size() == 0)
+
+
+def wait_for_a_job(spark: SparkSession, stop: threading.Event, most_seconds: float = 1.0) -> None:
+    """Return when Spark runs a job, `stop` is set, or the time is over.
+
+    Spark gives cores to jobs in the order of their start. A merge that waits for the write job leaves the priority to
+    it.
+    """
+    if is_connect(spark):
+        return
+    tracker = spark.sparkContext.statusTracker()
+    for _ in range(int(most_seconds / _LOOK_SECONDS)):
+        if tracker.getActiveJobsIds() or stop.wait(_LOOK_SECONDS):
+            return
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

@@ -181,7 +181,8 @@ class BatchPlan:
         with MergeRun(fitted.df.sparkSession, settings, owner, environment) as merging:
             # these merges start together with the write
             begun = dict(enumerate(self.begun.merges if self.begun else ()))
-            merging.start(begun, Cores(tasks=write_plan.merge_tasks))
+            before_job = session.wait_for_a_job if write_plan.fetched is None else None
+            merging.start(begun, before_job, Cores(tasks=write_plan.merge_tasks))
             rows = self._write_rows(owner)
             deadline_seconds = self._merge_deadline_seconds(watch.lap("write"))
             if rows.new_rows == 0:

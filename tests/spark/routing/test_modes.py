@@ -19,7 +19,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from icesize.parquet.files.names import writer_of
 from icesize.report import Report
-from icesize.spark.engine.merge_job import MergeRun
+from icesize.spark.engine.merge_job import BeforeJob, MergeRun
 from icesize.spark.routing import statistics
 from icesize.spark.stream import process_state
 from icesize.spark.stream.options import SinkOptions
@@ -249,9 +249,9 @@ def test_merges_that_were_expected_and_others(spark: SparkSession, lake: Lake, m
 
     start = MergeRun.start
 
-    def spy(run: MergeRun, groups: Any, *cores: Any) -> None:
-        begun.append((bool(cores), [group.partition.values[0] for group in groups.values()]))
-        start(run, groups, *cores)
+    def spy(run: MergeRun, groups: Any, before_job: BeforeJob | None = None, *rest: Any) -> None:
+        begun.append((before_job is not None, [group.partition.values[0] for group in groups.values()]))
+        start(run, groups, before_job, *rest)
 
     monkeypatch.setattr(MergeRun, "start", spy)
     lake.create()
