@@ -38,13 +38,10 @@ import math
 import zlib
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from icesize.planning.files import DeleteFile, FileFact, Layout, PartitionKey
 from icesize.policy import SizePolicy
@@ -135,25 +132,51 @@ def _path_key(path: str) -> bytes:
     return path.encode(errors="surrogatepass")
 
 
-class _Between:
-    """Position deletes of several data files, of which the bounds are known.
+class _Counted:
+    """Counts those of the first keys of a sequence that come before a key, and sums up their rows.
 
-    Bounds are numbers, their places in the order of all of them: 10,000 deletes are compared with a path in 50 µs.
+    This is a Fenwick tree: n keys take n log n references, and a query looks into log n sorted lists.
     """
 
+    def __init__(self, keys: Iterable[tuple[bytes, int]]) -> None:
+        items, self._nodes = list(keys), list[tuple[list[bytes], list[int]]]()
+        for end in range(1, len(items) + 1):
+            part = sorted(items[end - (end & -end) : end])
+            self._nodes.append(([key for key, _ in part], list(accumulate((rows for _, rows in part), initial=0))))
+
+    def before(self, first: int, key: bytes, bisect: Callable[[list[bytes], bytes], int]) -> tuple[int, int]:
+        """Return the number and the rows of keys before `key` among the `first` ones.
+
+        With `bisect_right`, equal keys also count.
+        """
+        count = rows = 0
+        while first:
+            keys, sums = self._nodes[first - 1]
+            at = bisect(keys, key)
+            count, rows, first = count + at, rows + sums[at], first & (first - 1)
+        return count, rows
+
+
+class _Between:
+    """Position deletes of several data files, of which the bounds are known."""
+
     def __init__(self, deletes: Iterable[DeleteFile]) -> None:
-        known = [(delete, bounds) for delete in deletes if (bounds := _bounds(delete))]
-        self._starts, self._ends = (sorted(bounds[end] for _, bounds in known) for end in (0, 1))
-        self._first = np.array([bisect_left(self._starts, start) for _, (start, _) in known])
-        self._last = np.array([bisect_left(self._ends, end) for _, (_, end) in known])
-        self._numbers = np.array([delete.sequence_number for delete, _ in known])
-        self._rows = np.array([delete.rows for delete, _ in known])
+        # a delete whose bounds are in the wrong order names no path, and would be subtracted below
+        pairs = ((delete, _bounds(delete)) for delete in deletes)
+        known = [(delete, bounds) for delete, bounds in pairs if bounds and bounds[0] < bounds[1]]
+        known.sort(key=lambda pair: -pair[0].sequence_number)
+        self._numbers = [-delete.sequence_number for delete, _ in known]
+        self._starts = _Counted((bounds[0], delete.rows) for delete, bounds in known)
+        self._ends = _Counted((bounds[1], delete.rows) for delete, bounds in known)
 
     def hitting(self, path: bytes, number: int) -> tuple[int, int]:
-        """Return number and rows of those that may name a path and have this sequence number or a greater one."""
-        has_begun = self._first < bisect_right(self._starts, path)
-        hits = has_begun & (self._last >= bisect_right(self._ends, path)) & (self._numbers >= number)
-        return int(np.count_nonzero(hits)), int(self._rows[hits].sum())
+        """Return the number and the rows of those that may name a path, and have this sequence number or a greater one.
+
+        Bounds that begin at the path or before it, without those that end before it, include it.
+        """
+        first = bisect_right(self._numbers, -number)
+        begun, ended = (each.before(first, path, bisect_right) for each in (self._starts, self._ends))
+        return begun[0] - ended[0], begun[1] - ended[1]
 
 
 class DeleteHits(NamedTuple):
@@ -304,9 +327,9 @@ class DataFiles:
     """Data files of one partition, indexed for comparison with many delete files."""
 
     def __init__(self, files: Collection[FileFact]) -> None:
+        self._files = sorted(files, key=lambda file: file.sequence_number)
         self._numbers = {plain_path(file.path): file.sequence_number for file in files}
-        self._oldest = min((file.sequence_number for file in files), default=math.inf)
-        self._files = files
+        self._oldest = self._files[0].sequence_number if self._files else math.inf
 
     def may_be_hit(self, delete: DeleteFile) -> bool:
         """Return whether a delete may apply to one of them; most kinds apply to the oldest one if to any."""
@@ -318,12 +341,10 @@ class DataFiles:
         bounds = _bounds(delete)
         if number < self._oldest or bounds is None:
             return number >= self._oldest
-        paths, numbers = self._by_path
-        start, end = (bisect_left(paths, bound) for bound in bounds)
-        return bool(np.any(numbers[start:end] <= number))
+        first = bisect_right(self._files, number, key=lambda file: file.sequence_number)
+        start, end = (self._counted.before(first, bound, bisect_left)[0] for bound in bounds)
+        return start < end
 
     @cached_property
-    def _by_path(self) -> tuple[list[bytes], NDArray[np.int64]]:
-        """The keys of all paths in order, and the sequence numbers of their files."""
-        ordered = sorted((_path_key(plain_path(file.path)), file.sequence_number) for file in self._files)
-        return [key for key, _ in ordered], np.array([number for _, number in ordered], np.int64)
+    def _counted(self) -> _Counted:
+        return _Counted((_path_key(plain_path(file.path)), 0) for file in self._files)
