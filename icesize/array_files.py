@@ -45,6 +45,8 @@ _FREE_SHARE = 4
 
 Most of it is left to Spark, which spills and shuffles, and may have filled the disk since the bound was computed.
 """
+_STEPS = 16
+"""A full folder makes room for a sixteenth of its bound, or for a larger file."""
 Identity = Sequence[int | str | Sequence[int | str] | None]
 """The sources of the arrays and the way they were computed; the path of the file comes first."""
 _Listed = tuple[np.dtype[Any], int, int]
@@ -122,8 +124,10 @@ class ArrayFolder:
                 # a file that is being written has a longer name
                 old = [each for each in files if each[2].name.partition("-")[0] not in self._used]
                 self._is_full = size > self._room_bytes + sum(length for _, length, _ in old)
+                # in steps, or each write in a full folder would list it
+                wanted = max(size, most // _STEPS)
                 for _, length, path in [] if self._is_full else old:
-                    if size <= self._room_bytes:
+                    if wanted <= self._room_bytes:
                         break
                     remove_file(path)
                     self._room_bytes += length

@@ -15,6 +15,7 @@ from icesize.parquet.deletes.vectors import mark_vectors, vectors_of
 from icesize.parquet.files.row_map import RowMap
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.reading.prefetch import Fetched
+from icesize.planning.deletes.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.storage.table_storage import Storage
 
@@ -92,9 +93,11 @@ def deleted_rows(
     by_position = [delete for delete in deletes if not (delete.equality_ids or delete.is_vector)]
     by_equality = [delete for delete in deletes if delete.equality_ids and delete.sequence_number > least]
     vectors = vectors_of(inputs, deletes)
-    # For a file with a vector, position deletes are ignored (`icesize.planning.deletes.delete_reach`). They are read
-    # nevertheless, because they may be dangling after the merge, and only their rows name their data files.
+    # For a file with a vector, position deletes are ignored (`icesize.planning.deletes.delete_reach`). Those that name
+    # several files are read nevertheless: they may be dangling after the merge, and only their rows name these files.
     ignored = {path: BitMap() for path in vectors}
+    replaced = {plain_path(path) for path in vectors}
+    by_position = [each for each in by_position if plain_path(only_path(each) or "") not in replaced]
     with _ahead(deletes, settings, fetched) as ahead:
         mark_vectors(vectors, inputs, positions, settings.storage, ahead)
         named = mark_named(by_position, inputs, positions | ignored, settings.storage, ahead)

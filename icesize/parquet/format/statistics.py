@@ -24,6 +24,7 @@ from icesize.parquet.format.schema import (
     Element,
 )
 from icesize.parquet.format.thrift import (
+    I64,
     Fields,
     binary,
     boolean,
@@ -31,6 +32,7 @@ from icesize.parquet.format.thrift import (
     bytes_field,
     i64,
     integer,
+    integers_field,
     integers_of,
     list_header,
     read_struct,
@@ -147,6 +149,26 @@ def merge_statistics(element: Element, parts: Sequence[tuple[Fields | None, int]
     needed = [fields for (fields, values), count in zip(filled, nulls, strict=True) if count != values]
     if (order := bound_order(element)) is not None and needed:
         merged |= _merged_bounds(element, order, needed)
+    return merged or None
+
+
+@damaged_as(Refusal.CORRUPT_FOOTER, "size statistics")
+def merge_size_statistics(chunks: Sequence[Chunk]) -> Fields | None:
+    """Merge the SizeStatistics of a chunk's parts: sums of the numbers that all parts have.
+
+    Raises `CopyRefused` if they cannot be read.
+    """
+    parts = [chunk.size_statistics for chunk in chunks]
+    if not parts or any(field_id > SizeStatistics.DEFINITION_LEVEL_HISTOGRAM for part in parts for field_id in part):
+        return None
+    merged: Fields = {}
+    size_id = SizeStatistics.UNENCODED_BYTE_ARRAY_DATA_BYTES
+    if all(size_id in part for part in parts):
+        merged[size_id] = i64(sum(integer(part, size_id) or 0 for part in parts))
+    for field_id in (SizeStatistics.REPETITION_LEVEL_HISTOGRAM, SizeStatistics.DEFINITION_LEVEL_HISTOGRAM):
+        histograms = [integers_of(part, field_id) for part in parts]
+        if all(field_id in part for part in parts) and len(set(map(len, histograms))) == 1:
+            merged[field_id] = integers_field(map(sum, zip(*histograms, strict=True)), I64)
     return merged or None
 
 

@@ -26,7 +26,7 @@ from icesize.parquet.format.pages import (
 from icesize.parquet.format.refusals import CopyRefused, Refusal, damaged_as
 from icesize.parquet.format.schema import Column
 from icesize.parquet.format.sources import Source, read_ranges
-from icesize.parquet.format.statistics import merge_statistics
+from icesize.parquet.format.statistics import merge_size_statistics, merge_statistics
 from icesize.parquet.format.thrift import I32, Fields, i32, i64, integers_field, struct_field, structs_field
 from icesize.parquet.pages.column_plan import ColumnPlan, Part, Piece
 from icesize.parquet.row_groups.assembly import Assembly, ColumnPart, GroupPart
@@ -252,6 +252,9 @@ class CopiedColumn:
             }
             for kind, encoding in sorted(self._pages, key=lambda page: (page[0] != DICTIONARY_PAGE, page))
         )
+        sizes = merge_size_statistics(self._chunks)
+        if sizes is not None:
+            fields[ColumnMetaData.SIZE_STATISTICS] = struct_field(sizes)
         return fields
 
 

@@ -29,7 +29,7 @@ class LateNanError(Exception):
 class FileEncoder:
     """Writes one file of one partition, row group by row group, straight to storage.
 
-    `traffic` sizes bloom filters. `settings` are the table's unless the file has other columns than the table.
+    `expected_rows` sizes bloom filters. `settings` are the table's unless the file has other columns than the table.
     `schema` is that of the settings unless a column arrives as a dictionary. `sort_order_id` may be set until `finish`.
     `arrow_bytes` is the Arrow memory of the rows so far.
 

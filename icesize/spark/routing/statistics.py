@@ -80,7 +80,7 @@ def is_small(df: DataFrame, limits: WorkLimits, expected_rows: Callable[[], floa
     """Return whether the driver fetches the batch: its source is small, and a second read is cheap or unlikely.
 
     Spark's optimizer estimates the source. A second read is needed if the batch has too many rows; it is unlikely if
-    `traffic` are far below the limit. `traffic` returns None if nothing is predicted.
+    `expected_rows` are far below the limit. `expected_rows` returns None if nothing is predicted.
     """
     if session.source_bytes(df) > limits.driver_source_bytes:
         return False

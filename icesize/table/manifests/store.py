@@ -1,7 +1,7 @@
-"""Cache of manifest facts for all readers of a table, in memory that all tables of the process share.
+"""Cache of facts about files for all readers of a table, in memory that all tables of the process share.
 
-A manifest never changes, so its facts, and values computed from them, stay valid. Dropping a cached value costs time,
-never correctness.
+Most are facts of manifests, and values computed from them. Others are deleted rows of data files. A file of a table
+never changes, so they stay valid. Dropping a cached value costs time, never correctness.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Value(NamedTuple):
 
 @dataclass(slots=True)
 class _Held:
-    """The cached values of one metadata file, and the pass that used them last."""
+    """The cached values of one file, and the pass that used them last."""
 
     used: object
     values: dict[Hashable, _Value] = field(default_factory=dict)
@@ -163,7 +163,7 @@ class ManifestStore:
         return ManifestFacts(manifest, columns) if columns else read_facts(io, manifest, changes_only=True)
 
     def get(self, path: str, kind: Hashable, make: Callable[[], tuple[T, int]], version: Hashable = None) -> T:
-        """Return a cached value of a metadata file, computed if it is not cached.
+        """Return a cached value of a file of the table, computed if it is not cached.
 
         Args:
             path: Location of the file.

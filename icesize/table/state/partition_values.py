@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
-from pyiceberg.transforms import Transform, VoidTransform
+import numpy as np
+from pyiceberg.transforms import IdentityTransform, TimeTransform, Transform, VoidTransform
 from pyiceberg.types import (
     BinaryType,
     DateType,
+    DecimalType,
     FixedType,
+    FloatType,
     IcebergType,
     StringType,
     TimestampNanoType,
@@ -28,7 +32,6 @@ from icesize.planning.files import distinct_zeros
 Test = Callable[[object], bool]
 
 _DAY_MICROS = 86_400_000_000
-_NUMBERS = (int, float, Decimal)
 _POINTS_IN_TIME = TimestampType | TimestamptzType | TimestampNanoType | TimestamptzNanoType
 
 
@@ -64,12 +67,23 @@ class NamedField:
         """
         if wanted is None or (wanted == "null" and not self._may_print_null):
             return lambda stored: stored is None
-        if isinstance(wanted, date) and isinstance(self.source, DateType | _POINTS_IN_TIME):
+        has_times = isinstance(self.transform, TimeTransform | IdentityTransform)
+        if isinstance(wanted, date) and has_times and isinstance(self.source, DateType | _POINTS_IN_TIME):
             ordinal = self._ordinal(wanted)
             return lambda stored: stored == ordinal
-        text, (number,) = text_of_value(wanted), distinct_zeros((wanted if type(wanted) in _NUMBERS else None,))
-        # a fraction may print in another form than an equal one
+        text, (number,) = text_of_value(wanted), distinct_zeros((self._number(wanted),))
+        # an equal fraction may be printed in another form
         return lambda stored: self.printed(stored) == text or (isinstance(stored, float | Decimal) and stored == number)
+
+    def _number(self, wanted: object) -> object:
+        """Return a number, or text of one, as a column of fractions stores it; None for others."""
+        if isinstance(wanted, bool) or not isinstance(wanted, int | float | Decimal | str):
+            return None
+        with suppress(ArithmeticError, ValueError):
+            if isinstance(self.source, DecimalType):
+                return Decimal(str(wanted))
+            return float(np.float32(wanted) if isinstance(self.source, FloatType) else wanted)
+        return None
 
     @property
     def _may_print_null(self) -> bool:

@@ -108,7 +108,9 @@ def test_position_deletes_are_ignored_for_a_file_with_a_vector(tmp_path: Path) -
 def test_ignored_position_deletes_name_their_files(tmp_path: Path) -> None:
     """A merge removes them if it replaces all of these files, each of which has got a vector (upgraded to v3)."""
     positions = position_deletes(tmp_path, "d.parquet", [("/t/a", 1), ("/t/b", 2)], 9)
-    deletes = [positions, *vectors_in(tmp_path / "v.puffin", {"/t/a": [5], "/t/b": [6]}, 12)]
+    # one that names a single file by its entry is not needed, and not read
+    alone = replace(positions, path=str(tmp_path / "missing.parquet"), referenced_path="/t/a")
+    deletes = [positions, alone, *vectors_in(tmp_path / "v.puffin", {"/t/a": [5], "/t/b": [6]}, 12)]
     inputs = [data_file("/t/a", 9, deletes, 4), data_file("/t/b", 9, deletes, 4)]
     rows = deleted_rows(inputs, settings_in(tmp_path), UNPARTITIONED)
     assert rows.positions == {"/t/a": BitMap([5]), "/t/b": BitMap([6])}

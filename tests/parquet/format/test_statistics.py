@@ -26,9 +26,10 @@ from icesize.parquet.format.schema import (
     Element,
     element_of,
 )
-from icesize.parquet.format.statistics import bound_order, merge_statistics
+from icesize.parquet.format.statistics import bound_order, merge_size_statistics, merge_statistics
 from icesize.parquet.format.thrift import (
     BINARY,
+    I64,
     Fields,
     binary,
     boolean,
@@ -37,6 +38,7 @@ from icesize.parquet.format.thrift import (
     i32,
     i64,
     integer,
+    integers_field,
     struct_field,
     struct_of,
 )
@@ -295,3 +297,31 @@ def test_files_of_pyarrow() -> None:
         merged = merge_statistics(column.element, [(struct_of(c.metadata, 12), c.values) for c in chunks])
         truth = struct_of(expected, 12) or {}
         assert merged == ({k: v for k, v in truth.items() if k not in (1, 2, 4)} or None), column
+        assert merge_size_statistics(chunks) == struct_of(expected, 16), column
+
+
+def test_sizes_that_a_part_lacks_are_not_summed() -> None:
+    """Without one part's sizes there are none, without its histogram there is no such histogram."""
+    chunks = [group.chunks[2] for group in footer_of(make_file()).row_groups]
+    sizes = struct_of(chunks[0].metadata, 16) or {}
+    full = merge_size_statistics(chunks)
+    assert full is not None
+    assert integer(full, 1) == 2 * (integer(sizes, 1) or 0) + 8  # the second ten names have two digits
+    for part, expected in (
+        ({1: sizes[1]}, {1: full[1]}),
+        ({**sizes, 3: integers_field([1, 2, 3], I64)}, {1: full[1], 2: full[2]}),
+        ({**sizes, 4: i64(0)}, None),
+    ):
+        chunks[0].metadata[16] = struct_field(part)
+        assert merge_size_statistics(chunks) == expected
+    del chunks[0].metadata[16]
+    assert merge_size_statistics(chunks) is None
+
+
+def test_damaged_sizes_are_refused() -> None:
+    """A histogram that is no list is damage."""
+    chunk = footer_of(make_file()).row_groups[0].chunks[0]
+    chunk.metadata[16] = struct_field({2: i64(1)})
+    with pytest.raises(CopyRefused) as refused:
+        merge_size_statistics([chunk])
+    assert refused.value.code == Refusal.CORRUPT_FOOTER

@@ -205,10 +205,14 @@ WHOLE = datetime(2024, 7, 1, 5)
         (LongType(), "bucket[4]", "3", 3),
         (BooleanType(), "identity", True, True),
         (BooleanType(), "identity", "false", False),
-        (FloatType(), "identity", 0.5, 0.5),
+        (FloatType(), "identity", 0.1, 0.10000000149011612),
+        (FloatType(), "identity", "0.1", 0.10000000149011612),
         (DoubleType(), "identity", -0.0, NegativeZero("-0.0")),
         (DoubleType(), "identity", 0, 0.0),
+        (DoubleType(), "identity", "0", 0.0),
         (DecimalType(9, 2), "identity", Decimal("1.5"), Decimal("1.50")),
+        (DecimalType(9, 2), "identity", "1.5", Decimal("1.50")),
+        (DecimalType(9, 2), "identity", 1.1, Decimal("1.10")),
         (BinaryType(), "identity", b"\x9e\xe9e", b"\x9e\xe9e"),
         (BinaryType(), "identity", "null", b"\x9e\xe9e"),
         (UUIDType(), "identity", UUID(int=5), UUID(int=5)),
@@ -256,6 +260,14 @@ def test_values_of_another_type_name_no_partition(kind: IcebergType, wanted: obj
     stored = True if isinstance(kind, BooleanType) else 1
     with pytest.raises(TableError, match=r"Cannot find partition f1=.*: it never had files"):
         find_partition(metadata_of([(kind, "identity")]), [PartitionKey(0, (stored,))], {"f1": wanted})
+
+
+@pytest.mark.parametrize("transform", ["void", "scramble"])
+def test_a_date_names_no_partition_of_a_field_without_times(transform: str) -> None:
+    """Neither NULL, the only value of a void field, nor a value of a transform that nobody knows."""
+    keys = [PartitionKey(0, (None,)), PartitionKey(0, (19_905,))]
+    with pytest.raises(TableError, match=r"Cannot find partition f1=2024-07-01: it never had files"):
+        find_partition(metadata_of([(TimestampType(), transform)]), keys, {"f1": date(2024, 7, 1)})
 
 
 def test_partitions_of_nan_have_one_name() -> None:

@@ -1,0 +1,33 @@
+"""Arrays in a folder of bounded size. Tests of its two users are in `table/manifests/test_spill.py` and
+`table/upserts/test_index_files.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from icesize.array_files import ArrayFolder
+from icesize.private_folder import PrivateFolder
+
+
+def test_a_full_folder_is_not_listed_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes room in steps, keeps its bound, and has the newest files."""
+    files, lists, most_bytes = PrivateFolder.files, list[int](), 200_000
+
+    def counted(folder: PrivateFolder, *suffixes: str) -> object:
+        lists.append(1)
+        return files(folder, *suffixes)
+
+    monkeypatch.setattr(PrivateFolder, "files", counted)
+    folder, rows = ArrayFolder(tmp_path, "arrays", most_bytes), np.arange(100)
+    for number in range(600):
+        folder.begin()
+        assert folder.write((f"file-{number}",), rows.nbytes, [rows])
+    assert len(lists) <= 80
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.arrays")) <= most_bytes
+    assert folder.read(("file-0",)) is None
+    found = folder.read(("file-599",))
+    assert found is not None
+    assert found[0].tolist() == rows.tolist()
