@@ -142,3 +142,15 @@ JOINED_ONCE = together_by(lambda rounds, name: tuple(dict.fromkeys(_joined(round
 """Marks a tuple: the items of all rounds, without duplicates."""
 ADDED_UP = together_by(_added_up)
 """Marks a mapping of names to numbers: the sum over the rounds for each name."""
+
+
+class OneCommit(Result):
+    """A result of a job that makes one commit at most."""
+
+    KEYS = keys("snapshot_id")
+    snapshot_ids: tuple[int, ...]
+
+    @property
+    def snapshot_id(self) -> int | None:
+        """The snapshot of the commit; None if there is none."""
+        return next(iter(self.snapshot_ids), None)

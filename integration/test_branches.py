@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
 from pyspark.sql import SparkSession
 
 import icesize
 from icesize.errors import BatchOutOfOrder, TableError, UnsupportedTable
+from icesize.failpoints import armed
+from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from integration.streams import created, rows_of
 from integration.tools import POLICY, sized, spark_rows
 from tests.support.spark_lake import conf
@@ -125,3 +130,25 @@ def test_write_audit_publish(spark: SparkSession, rest: Catalog, namespace: str,
         pytest.raises(UnsupportedTable, match=r"set 'spark\.wap\.branch' to a branch"),
     ):
         sink.run(rows_of(spark, 500, ROWS), 2)
+
+
+def test_the_first_commit_of_a_table_remembers_a_delete(rest: Catalog, namespace: str) -> None:
+    """It is on a branch alone, beside the first batch of another stream, which must notice it."""
+    name = f"{namespace}.t"
+    columns = (("id", LongType()), ("ts", LongType()), ("op", StringType()))
+    schema = Schema(*(NestedField(number, *column) for number, column in enumerate(columns, 1)))
+    rest.create_table(name, schema, properties={"format-version": "2"})
+
+    def upsert(stream: str, ts: int, op: str) -> None:
+        rows = pa.table({"id": [1], "ts": [ts], "op": [op]})
+        icesize.open(None, name, catalog=rest).upsert(
+            rows, key="id", order_by="ts", delete_when="op = 'd'", tombstones="2 days", stream_id=stream, batch_id=0
+        )
+
+    # the first commit stores the rule
+    others = iter([int, lambda: upsert("other", 20, "d")])
+    with armed("before-swap", lambda: next(others, int)()):
+        upsert("s", 15, "a")
+    metadata = rest.load_table(name).metadata
+    assert TOMBSTONE_BRANCH in metadata.refs
+    assert rest.load_table(name).scan().to_arrow().num_rows == 0

@@ -13,7 +13,7 @@ from icesize.errors import RewriteFailed
 from icesize.events import JobFinished, Progress
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.report import Report
-from icesize.results import Result, keys
+from icesize.results import Result
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.batch_commit import commit_step
 from icesize.table.commit.steps.number_rows import NumberRows
@@ -39,18 +39,6 @@ P = ParamSpec("P")
 
 Advance = Callable[[int], None]
 """Called with the bytes of a plan that are done: of a whole group of files, or of a part of it. Threads may call it."""
-
-
-class OneCommit(Result):
-    """A result of a job that makes one commit at most."""
-
-    KEYS = keys("snapshot_id")
-    snapshot_ids: tuple[int, ...]
-
-    @property
-    def snapshot_id(self) -> int | None:
-        """The snapshot of the commit; None if there is none."""
-        return next(iter(self.snapshot_ids), None)
 
 
 MAX_REASONS = 3

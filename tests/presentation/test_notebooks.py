@@ -18,7 +18,7 @@ from icesize.maintenance.passes.maintain import MaintenanceReport
 from icesize.presentation.blocks import MOST_ROWS, Bars, Columns, html
 from icesize.presentation.display import view_of
 from icesize.presentation.views import view
-from icesize.results import Result, text_of
+from icesize.results import OneCommit, Result, text_of
 from icesize.table.cleanup.expiry import ExpiryReport
 from icesize.table.cleanup.orphans import OrphanReport
 from tests.support.tables import arrow, make_table
@@ -129,7 +129,8 @@ def test_every_result_is_shown() -> None:
         if module.name.startswith(("icesize.planning", "icesize.table", "icesize.maintenance", "icesize.presentation")):
             import_module(module.name)
     view_of(Report())
-    seen = {cls for cls in Result.__subclasses__() if cls.__module__.startswith("icesize.")}
+    every = {*Result.__subclasses__(), *OneCommit.__subclasses__()} - {OneCommit}
+    seen = {cls for cls in every if cls.__module__.startswith("icesize.")}
     assert {cls.__name__ for cls in seen - set(view.registry) - set(text_of.registry)} == PARTS
 
 

@@ -14,9 +14,10 @@ from functools import cache
 from icesize.concurrency import concurrently
 from icesize.environment import Stopwatch, rounded
 from icesize.errors import RewriteFailed
-from icesize.maintenance.table_context import OneCommit, TableContext
+from icesize.maintenance.table_context import TableContext
 from icesize.parquet.deletes.positions import paths_named
 from icesize.planning.files import DeleteFile
+from icesize.results import OneCommit
 from icesize.storage.table_storage import Storage
 from icesize.table.commit.steps.remove_dangling_deletes import RemoveDanglingDeletes
 from icesize.units import format_count

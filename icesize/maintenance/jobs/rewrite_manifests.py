@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from icesize.environment import Stopwatch, rounded
-from icesize.maintenance.table_context import OneCommit, TableContext
+from icesize.maintenance.table_context import TableContext
+from icesize.results import OneCommit
 from icesize.table.catalog.history import head_snapshot
 from icesize.table.commit.steps.rewrite_manifests import RewriteManifests
 from icesize.table.manifests.manifest_lists import manifests_in
