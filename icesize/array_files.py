@@ -67,7 +67,7 @@ class ArrayFolder:
         self._folder = PrivateFolder(path, what)
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._used = set[str]()
+        self._used, self._begun = set[str](), set[str]()
         self._verified: dict[str, tuple[_Version, list[_Listed]]] = {}
         self._is_full = False
         self._room_bytes = self._begun_bytes = 0
@@ -75,6 +75,8 @@ class ArrayFolder:
     def begin(self) -> None:
         """Let files go that were used before this call."""
         with self._lock:
+            # `list`, because other threads read files
+            self._verified = {name: known for name, known in list(self._verified.items()) if name in self._used}
             self._used, self._is_full = set(), False
 
     def read(self, identity: Identity) -> list[Array] | None:
@@ -104,10 +106,12 @@ class ArrayFolder:
         self._used.add(name)
         if not (self._folder.is_usable() and self._make_room(expected_bytes)):
             return False
+        self._begun.add(name)
         try:
             return self._folder.write(name, lambda out: _encode(out, identity, arrays))
         finally:
             with self._lock:
+                self._begun.discard(name)
                 self._begun_bytes -= expected_bytes
 
     def _make_room(self, size: int) -> bool:
@@ -122,11 +126,14 @@ class ArrayFolder:
                 most = (held + free) // _FREE_SHARE if self._most_bytes is None else self._most_bytes
                 self._room_bytes = min(most - held, free // _FREE_SHARE) - self._begun_bytes
                 # a file that is being written has a longer name
-                old = [each for each in files if each[2].name.partition("-")[0] not in self._used]
-                self._is_full = size > self._room_bytes + sum(length for _, length, _ in old)
+                kept = self._used | self._begun
+                old = [each for each in files if each[2].name.partition("-")[0] not in kept]
+                # nothing can go before `begin`; otherwise, a smaller file may find room
+                self._is_full = not old
+                fits = size <= self._room_bytes + sum(length for _, length, _ in old)
                 # in steps, or each write in a full folder would list it
                 wanted = max(size, most // _STEPS)
-                for _, length, path in [] if self._is_full else old:
+                for _, length, path in old if fits else ():
                     if wanted <= self._room_bytes:
                         break
                     remove_file(path)

@@ -12,6 +12,18 @@ from icesize.array_files import ArrayFolder
 from icesize.private_folder import PrivateFolder
 
 
+def test_a_file_that_is_too_large_does_not_keep_others_out(tmp_path: Path) -> None:
+    """A smaller one takes the place of files from before `begin`."""
+    folder, rows = ArrayFolder(tmp_path, "arrays", 20_000), np.arange(1_000)
+    assert folder.write(("old-1",), rows.nbytes, [rows])
+    assert folder.write(("old-2",), rows.nbytes, [rows])
+    folder.begin()
+    large = np.arange(10_000)
+    assert not folder.write(("large",), large.nbytes, [large])
+    assert folder.write(("new",), rows.nbytes, [rows])
+    assert [folder.read((name,)) is None for name in ("old-1", "large", "new")] == [True, True, False]
+
+
 def test_a_full_folder_is_not_listed_for_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes room in steps, keeps its bound, and has the newest files."""
     files, lists, most_bytes = PrivateFolder.files, list[int](), 200_000

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import timedelta
 
+import numpy as np
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.table import Table
@@ -19,10 +20,13 @@ from icesize.sized_table import SizedTable
 from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit.pyiceberg_committer import PyIcebergCommitter
+from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
+from icesize.table.upserts.settings import WantedRule
 from tests.support.catalogs import OF_EACH_FORMAT, catalog_of
 from tests.support.jobs import context_of
-from tests.support.tables import NOW_MS, append, commit_by, make_table, request_on, theirs, write
+from tests.support.tables import NOW_MS, append, arrow, commit_by, make_table, request_on, theirs, write
+from tests.support.upserts import upsert
 
 AUDIT = "audit"
 
@@ -173,6 +177,22 @@ def test_the_first_commit_of_a_table_is_on_a_branch(catalog: Catalog) -> None:
     commit_by(committer, request_on(table, [write(table, [2])]), table)
     append(catalog, [3])
     assert (ids_on(catalog, "main"), ids_on(catalog, AUDIT)) == ([3], [1, 2])
+
+
+@pytest.mark.parametrize("on_main", [[], [9]], ids=["empty", "with-rows"])
+def test_upserts_begin_a_branch(catalog: Catalog, on_main: list[int]) -> None:
+    """The first batch of such a session stores the rule of the table while its branch does not exist yet."""
+    make_table(catalog, properties={"write.wap.enabled": "true"})
+    for row in on_main:
+        append(catalog, [row])
+    handle = TableHandle(catalog, ("db", "t"), spark_conf={"spark.wap.branch": AUDIT})
+    events = arrow([1, 2]), np.zeros(2, np.bool_)
+    rule = WantedRule(key="id", order_by="ts")
+    for batch in range(2):
+        upsert(handle, rule, lambda current, rule: [lambda: events], LedgerEntry("s", "q", batch))
+    table = catalog.load_table("db.t")
+    assert ids_on(catalog, AUDIT) == [1, 2, *on_main]
+    assert [row["id"] for row in table.scan().to_arrow().to_pylist()] == on_main
 
 
 def in_session(catalog: Catalog, branch: str) -> TableContext:

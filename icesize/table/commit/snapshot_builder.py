@@ -64,6 +64,12 @@ class _SameHead(AssertRefSnapshotId):
             super().validate(base_metadata)
 
 
+def same_head(metadata: TableMetadata, ref: str) -> TableRequirement:
+    """Return the requirement that a branch has not moved, or still does not exist."""
+    head = head_snapshot(metadata, ref) if ref == MAIN or ref in metadata.refs else None
+    return _SameHead(ref=ref, snapshot_id=head.snapshot_id if head else None)
+
+
 class SnapshotBuilder:
     """Snapshots staged one on top of another, on the head of a branch of the loaded table.
 
@@ -106,8 +112,7 @@ class SnapshotBuilder:
         self._unwritten: dict[str, bytes] = {}
         self.written_bytes: int = 0
         self._facts: dict[str, EntryColumns] = {}
-        head = self._parent.snapshot_id if self._parent and (ref == MAIN or ref in table.metadata.refs) else None
-        self.requirements: list[TableRequirement] = [_SameHead(ref=ref, snapshot_id=head)]
+        self.requirements: list[TableRequirement] = [same_head(table.metadata, ref)]
         self.updates: list[TableUpdate] = []
         self._snapshots: list[Snapshot] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -79,10 +80,12 @@ class NamedField:
         """Return a number, or text of one, as a column of fractions stores it; None for others."""
         if isinstance(wanted, bool) or not isinstance(wanted, int | float | Decimal | str):
             return None
-        with suppress(ArithmeticError, ValueError):
+        with suppress(ArithmeticError, ValueError), np.errstate(over="ignore"):
             if isinstance(self.source, DecimalType):
-                return Decimal(str(wanted))
-            return float(np.float32(wanted) if isinstance(self.source, FloatType) else wanted)
+                number: float | Decimal = Decimal(str(wanted))
+            else:
+                number = float(np.float32(wanted) if isinstance(self.source, FloatType) else wanted)
+            return number if math.isfinite(number) else None
         return None
 
     @property

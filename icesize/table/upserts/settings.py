@@ -8,13 +8,14 @@ from typing import Any
 
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.update import AssertCurrentSchemaId, AssertRefSnapshotId, SetPropertiesUpdate
+from pyiceberg.table.update import AssertCurrentSchemaId, SetPropertiesUpdate
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType
 
 from icesize.errors import SchemaMismatch, TableError, UnsupportedTable
 from icesize.planning.upsert_rule import PROPERTY, TIES, UpsertRule
 from icesize.table.commit.loaded import Loaded, Staged
 from icesize.table.commit.metadata_change import MetadataChange
+from icesize.table.commit.snapshot_builder import same_head
 from icesize.table.upserts.conditions import parsed_condition
 from icesize.table.upserts.index_files import MapSettings
 from icesize.units import DURATION_EXAMPLES, SIZE_EXAMPLES, bytes_of, seconds_of
@@ -244,7 +245,7 @@ def keep_rule(rule: UpsertRule, table: str, run_id: str) -> MetadataChange[Upser
                 table=table,
             )
         # another first batch stores its rule before its rows, and is visible by them
-        same_rows = AssertRefSnapshotId(ref=loaded.ref, snapshot_id=loaded.head.snapshot_id)
+        same_rows = same_head(loaded.table.metadata, loaded.ref)
         same_schema = AssertCurrentSchemaId(current_schema_id=loaded.schema_id)
         update = SetPropertiesUpdate(updates={PROPERTY: rule.to_json()})
         return None if stored else loaded.staged([update], same_rows, same_schema), rule
