@@ -9,7 +9,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import islice
 from typing import TypeVar
 
@@ -55,19 +55,10 @@ def concurrently(
 
     At most `threads` + `waiting` items are started before their results are used; `waiting` is 3 x `threads` by
     default. The first error is raised in place of its result. Then running calls finish, and no further call begins.
-    If the caller stops early, no further call begins, but running ones may finish later: `each_done` waits for them.
+    The same happens if the caller stops early.
     """
-    most = 4 * threads if waiting is None else threads + waiting
-    with _threads(threads) as pool:
-        yield from _in_order(pool, function, items, most)
-
-
-def each_done(
-    function: Callable[[A], B], items: Iterable[A], threads: int = IO_THREADS, waiting: int | None = None
-) -> list[B]:
-    """Return the results of `concurrently`. No call runs any more when it returns, or raises an error or Ctrl-C."""
-    with closing(Ahead(threads)) as ahead:
-        return list(ahead.map(function, items, 3 * threads if waiting is None else waiting))
+    with closing(Ahead(max(1, threads))) as ahead:
+        yield from ahead.map(function, items, 3 * threads if waiting is None else waiting)
 
 
 def within_bytes(
@@ -78,33 +69,21 @@ def within_bytes(
     Items that are in progress, or whose results wait, are at most `threads`, and have at most `most_bytes` by `size_of`
     unless there is only one. Errors are raised as by `concurrently`.
     """
-    with _threads(threads) as pool:
+    with ThreadPoolExecutor(threads, thread_name_prefix=THREADS) as pool:
         waiting, held_bytes = deque[tuple[Future[B], int]](), 0
-        for item in items:
-            size_bytes = size_of(item)
-            while waiting and (len(waiting) >= threads or held_bytes + size_bytes > most_bytes):
-                future, done_bytes = waiting.popleft()
-                yield future.result()
-                held_bytes -= done_bytes
-            waiting.append((pool.submit(function, item), size_bytes))
-            held_bytes += size_bytes
-        while waiting:
-            yield waiting.popleft()[0].result()
-
-
-@contextmanager
-def _threads(number: int) -> Iterator[ThreadPoolExecutor]:
-    """Yield threads for a generator; stop them at its end, and wait for running calls unless it is abandoned."""
-    pool, waits = ThreadPoolExecutor(number, thread_name_prefix=THREADS), True
-    try:
-        yield pool
-    except GeneratorExit:
-        # The garbage collector ends an abandoned generator in any thread, also in one that holds the locks of
-        # `concurrent.futures` while it starts a call. Running calls may need these locks, and would never finish.
-        waits = False
-        raise
-    finally:
-        pool.shutdown(wait=waits, cancel_futures=True)
+        try:
+            for item in items:
+                size_bytes = size_of(item)
+                while waiting and (len(waiting) >= threads or held_bytes + size_bytes > most_bytes):
+                    future, done_bytes = waiting.popleft()
+                    yield future.result()
+                    held_bytes -= done_bytes
+                waiting.append((pool.submit(function, item), size_bytes))
+                held_bytes += size_bytes
+            while waiting:
+                yield waiting.popleft()[0].result()
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 class Ahead:
@@ -126,15 +105,11 @@ class Ahead:
 
         At most `threads` + `waiting` results are in progress or unused at the same time, which bounds the memory.
         """
-        if self._pool is None:
+        if (pool := self._pool) is None:
             return map(function, items)
-        return _in_order(self._pool, function, items, self._threads + waiting)
-
-
-def _in_order(pool: ThreadPoolExecutor, function: Callable[[A], B], items: Iterable[A], most: int) -> Iterator[B]:
-    running = (pool.submit(function, item) for item in items)
-    # start now, not when the caller takes the first result
-    return _results(running, deque(islice(running, most - 1)))
+        running = (pool.submit(function, item) for item in items)
+        # start now, not when the caller takes the first result
+        return _results(running, deque(islice(running, self._threads + waiting - 1)))
 
 
 def _results(running: Iterator[Future[B]], waiting: deque[Future[B]]) -> Iterator[B]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 
 import pytest
 
-from icesize.concurrency import NOT_AHEAD, Ahead, concurrently, each_done, within_bytes
+from icesize.concurrency import NOT_AHEAD, Ahead, concurrently
 
 
 @pytest.fixture(params=[2, 3, 8])
@@ -101,44 +100,3 @@ def test_the_first_error_ends_the_calls() -> None:
     with pytest.raises(ValueError, match=r"^0$"):
         list(concurrently(fail, range(1000), threads=2, waiting=2))
     assert len(begun) < 10
-
-
-@pytest.mark.parametrize(
-    "call", [concurrently, partial(within_bytes, size_of=int, most_bytes=9)], ids=["count", "bytes"]
-)
-def test_an_abandoned_iterator_does_not_wait(call: Callable[..., Iterator[int]]) -> None:
-    """The garbage collector may end it in a thread with locks that the running call needs; nothing else begins."""
-    ended, begun, finished = threading.Event(), list[int](), list[int]()
-
-    def work(number: int) -> int:
-        begun.append(number)
-        if number:
-            ended.wait(20)
-            finished.append(number)
-        return number
-
-    results = call(work, range(9), threads=2)
-    assert next(results) == 0
-    del results
-    assert not finished
-    ended.set()
-    assert len(begun) <= 5
-
-
-def test_no_call_runs_after_each_is_done() -> None:
-    """Neither after the last result, nor after an error, so that what calls have written can be removed."""
-    failed, running = threading.Event(), list[int]()
-
-    def work(number: int) -> int:
-        if number == 0:
-            failed.set()
-            raise ValueError(number)
-        running.append(number)
-        failed.wait(60)
-        running.remove(number)
-        return number
-
-    with pytest.raises(ValueError, match=r"^0$"):
-        each_done(work, range(9), threads=3)
-    assert not running
-    assert each_done(lambda number: -number, range(9)) == [-number for number in range(9)]

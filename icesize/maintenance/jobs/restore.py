@@ -30,7 +30,7 @@ from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.snapshots import Snapshot
 
 from icesize import failpoints
-from icesize.concurrency import each_done, workers
+from icesize.concurrency import concurrently, workers
 from icesize.environment import Environment, Stopwatch, rounded
 from icesize.errors import CommitStateUnknown, RewriteFailed, TableError
 from icesize.maintenance.jobs.keys import duplicates_of
@@ -253,7 +253,7 @@ def _rewritten(
         names = FileNames(copy_prefix(file.path, owner.prefix), number, 0, owner)
         return merge(MergeTask((file,), file.partition), settings, names, new_ids=file.first_row_id is None)
 
-    results = tuple(each_done(lambda each: rewrite(*each), enumerate(files), workers()))
+    results = tuple(concurrently(lambda each: rewrite(*each), enumerate(files), workers()))
     return with_carried_over_metrics(results, (), io, lambda: settings)
 
 
@@ -285,7 +285,8 @@ def copy_files(io: FileIO, owner: Uncommitted, copies: Sequence[Copy]) -> None:
     storage.
     """
     owner.note(copy.new_path for copy in copies)
-    each_done(lambda copy: _copy(io, owner, copy), copies)
+    for _ in concurrently(lambda copy: _copy(io, owner, copy), copies):
+        pass
     failpoints.reach("files-written")
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from icesize.concurrency import each_done, workers
+from icesize.concurrency import concurrently, workers
 from icesize.errors import RewriteFailed
 from icesize.parquet.files.data_file import MergeFailure, Results, Rewritten, Written
 from icesize.parquet.files.names import FileNames
@@ -92,7 +92,8 @@ def rewrite_in_threads(
         keep(number, result)
 
     # a group may take as long as a hundred others, so no group waits for its result to be used
-    each_done(work, groups, min(threads or workers(), len(groups)), waiting=len(groups))
+    for _ in concurrently(work, groups, min(threads or workers(), len(groups)), waiting=len(groups)):
+        pass
 
 
 def write_in_threads(
@@ -108,4 +109,4 @@ def write_in_threads(
         return write_with(absorption, number, [parts[number]], settings, FileNames(owner.prefix, number, 0, owner))
 
     with rewrite_failed("write the batch"):
-        return Written.together(each_done(write, range(len(parts)), len(parts)))
+        return Written.together(concurrently(write, range(len(parts)), len(parts)))

@@ -35,7 +35,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from icesize.concurrency import each_done
+from icesize.concurrency import concurrently
 from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.planning.files import MAIN, FileFact, FileId, PartitionKey
@@ -344,7 +344,8 @@ class SnapshotBuilder:
         self._snapshots.append(self._parent)
         self._snapshot_id = self.metadata.new_snapshot_id()
         unwritten, self._unwritten = self._unwritten, {}
-        each_done(lambda each: self._write(*each), unwritten.items())
+        for _ in concurrently(lambda each: self._write(*each), unwritten.items()):
+            pass
         return self._parent
 
     def _counted(self) -> dict[str, int]:

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from icesize.concurrency import each_done
+from icesize.concurrency import concurrently
 from icesize.parquet.files.data_file import Merged, NewDataFile, NewDeleteFile
 from icesize.planning.files import FileFact
 from icesize.table.commit.carried_deletes import CarriedDeletes
@@ -98,7 +98,7 @@ class Merge(Step):
         dying = [each for each in self.followed if each.dead]
         if not dying or (carrier := self.carrier) is None:
             return self
-        written = each_done(lambda each: carrier.of(each.group.files, each.dead), dying)
+        written = concurrently(lambda each: carrier.of(each.group.files, each.dead), dying)
         return replace(self, deletes=tuple(file for files in written for file in files))
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot:
