@@ -1,8 +1,10 @@
 """Writes manifests, and copies kept entries without decoding them.
 
 Kept entries are copied as bytes under the Avro schema that they were written with. This is fast, and keeps statistics
-that icesize cannot read. Only partition values that are not in the order of the partition spec are encoded again. The
-files of one call go into as few manifests as their schemas allow.
+that icesize cannot read. Only partition values are encoded again, if a column has been promoted since. A manifest's
+header records the types of its partition values. Iceberg's promotions (int to long, float to double, a decimal of more
+digits) change these types for new manifests only. Current values may therefore not fit an older manifest. The files of
+one call go into as few manifests as their schemas allow.
 
 In format v3, an entry that leaves its manifest takes the first row id along that it has there. Without it, readers
 would number its rows again by the place in the new manifest.
@@ -64,6 +66,7 @@ _DELETED_FILE, _CONTENT_OFFSET, _CONTENT_SIZE = 143, 144, 145
 _ROW_ID_FIELD: dict[str, Any] = {
     "name": "first_row_id", "type": ["null", "long"], "default": None, "field-id": FIRST_ROW_ID,
 }  # fmt: skip
+_PROMOTIONS = {("int", "long"), ("float", "double")}
 
 
 class ManifestWriter:
@@ -116,9 +119,10 @@ class ManifestWriter:
         sequence numbers; `existing` may be an iterator if no files are added. `deleted` entries become DELETED by this
         snapshot. `encoded_list` assigns the sequence numbers of the returned manifests.
 
-        One manifest results in most cases. More result in two cases: the encodings of the entries differ, or one
-        manifest would exceed `commit.manifest.target-size-bytes` (Iceberg's default: 8 MiB). In each manifest, changes
-        precede kept entries, so that a reader of changes only can stop early.
+        One manifest results in most cases. More result in two cases: the encodings of the entries differ in more than
+        partition types from before a promotion, or one manifest would exceed `commit.manifest.target-size-bytes`
+        (Iceberg's default: 8 MiB). In each manifest, changes precede kept entries, so that a reader of changes only can
+        stop early.
 
         Raises `UnsupportedTable` for entries that Iceberg could not read back, and ValueError for a file of another
         spec or with values that do not fit. Files written before an error stay in storage.
@@ -445,9 +449,10 @@ class Fitted:
 def fit(schema: DataFileSchema, own: DataFileSchema, *, with_row_ids: bool = False) -> Fitted:
     """Return the way to write entries encoded by `schema` in a table that encodes new files by `own`.
 
-    The fields of a partition get the order of the partition spec; all other bytes are copied. `with_row_ids`, each
-    entry gets its first row id. Manifests that are older than format v3 have no field for it in `schema`, so the field
-    is added.
+    The fields of a partition get the order of the partition spec, and each takes its current type if that type fits
+    every older value; all other bytes are copied. A field without a current type, for example of a dropped column,
+    keeps its type and values. `with_row_ids`, each entry gets its first row id. Manifests that are older than format v3
+    have no field for it in `schema`, so the field is added.
     """
     fitted = _fit_values(schema, own)
     return _with_row_ids(fitted) if with_row_ids else fitted
@@ -476,11 +481,7 @@ def _with_row_ids(fitted: Fitted) -> Fitted:
 
 def _fit_values(schema: DataFileSchema, own: DataFileSchema) -> Fitted:
     old, new = (each.avro["fields"][each.place(_PARTITION)]["type"] for each in (schema, own))
-    before = {field.get("field-id"): field for field in old["fields"]}
-    pairs = [(before.get(now["field-id"], now), now) for now in new["fields"]]
-    # new values may be null, those of other writers may not; promoted values stay as they are
-    fields = [now if _without_null(now["type"])[0] == _without_null(then["type"])[0] else then for then, now in pairs]
-    record = {**new, "fields": fields}
+    record = _promoted(old, new)
     whole = [{**f, "type": record} if f.get("field-id") == _PARTITION else f for f in schema.avro["fields"]]
     avro = inlined({**schema.avro, "fields": whole})
     fitted = DataFileSchema(structure(avro), avro)
@@ -491,8 +492,35 @@ def _fit_values(schema: DataFileSchema, own: DataFileSchema) -> Fitted:
     return Fitted(fitted, is_current, lambda entry: written(entry.data, entry.values))
 
 
+def _promoted(old: AvroSchema, new: AvroSchema) -> AvroSchema:
+    before = {field.get("field-id"): field for field in old["fields"]}
+    pairs = [(before.get(now["field-id"], now), now) for now in new["fields"]]
+    return {**new, "fields": [now if _takes(now["type"], then["type"]) else then for then, now in pairs]}
+
+
+def _takes(new: AvroSchema, old: AvroSchema) -> bool:
+    """Return True if every value of the old type is the same value in the new type."""
+    (old_type, old_null), (new_type, new_null) = _without_null(old), _without_null(new)
+    if old_null and not new_null:
+        return False
+    if old_type is None or new_type is None:
+        return old_type is None
+    same = structure(old_type) == structure(new_type)
+    return same or (_name(old_type), _name(new_type)) in _PROMOTIONS or _is_wider(new_type, old_type)
+
+
 def _without_null(schema: AvroSchema) -> tuple[AvroSchema | None, bool]:
     """Return the type of values other than null, None if there is no such type, and True if null is allowed."""
     branches = schema if isinstance(schema, list) else [schema]
     there = [branch for branch in branches if branch != "null"]
     return (there[0] if there else None), len(there) < len(branches)
+
+
+def _name(schema: AvroSchema) -> Any:
+    return schema["type"] if isinstance(schema, dict) else schema
+
+
+def _is_wider(new: AvroSchema, old: AvroSchema) -> bool:
+    if any(_name(each) != "fixed" or each.get("logicalType") != "decimal" for each in (new, old)):
+        return False
+    return bool(new["size"] >= old["size"] and new.get("scale", 0) == old.get("scale", 0))
