@@ -68,7 +68,7 @@ class ArrayFolder:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
         self._used, self._begun = set[str](), set[str]()
-        self._verified: dict[str, tuple[_Version, list[_Listed]]] = {}
+        self._known: dict[str, tuple[_Version, list[_Listed]]] = {}
         self._is_full = False
         self._room_bytes = self._begun_bytes = 0
 
@@ -76,7 +76,7 @@ class ArrayFolder:
         """Let files go that were used before this call."""
         with self._lock:
             # `list`, because other threads read files
-            self._verified = {name: known for name, known in list(self._verified.items()) if name in self._used}
+            self._known = {name: known for name, known in list(self._known.items()) if name in self._used}
             self._used, self._is_full = set(), False
 
     def read(self, identity: Identity) -> list[Array] | None:
@@ -150,9 +150,9 @@ class ArrayFolder:
         version = status.st_ino, status.st_size, status.st_mtime_ns
         os.utime(self._folder.path / name, ns=(time.time_ns(), status.st_mtime_ns))  # the time of its last use
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        known = self._verified.get(name)
+        known = self._known.get(name)
         if known is None or known[0] != version:
-            known = self._verified[name] = version, _verified(content, identity)
+            known = self._known[name] = version, _verified(content, identity)
         return [np.frombuffer(content, *each) for each in known[1]]
 
 

@@ -212,9 +212,11 @@ class Plan(Result):
 
     @classmethod
     def empty(cls, layout: Layout, policy: SizePolicy) -> Plan:
-        """Return a plan that rewrites nothing, and counts no file yet."""
-        limits = policy.max_small_files, policy.max_delete_files
-        return cls(layout.head, layout.spec_id, (), (), (), limits[0], layout.files, max_delete_files=limits[1])
+        """Return a plan that rewrites nothing."""
+        return cls(
+            layout.head, layout.spec_id, groups=(), skipped=(), outcomes=(), max_small_files=policy.max_small_files,
+            files_before=layout.files, max_delete_files=policy.max_delete_files,
+        )  # fmt: skip
 
     @cached_property
     def bytes_to_write(self) -> int:

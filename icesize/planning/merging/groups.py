@@ -21,8 +21,8 @@ OUTPUTS_PER_GROUP = 4
 class MergeBudget:
     """The bytes that merges may rewrite; None for no limit.
 
-    One merge may exceed `size_bytes`, as `within_budget` describes. All merges together never exceed `most_bytes`. A
-    budget that a user gives is both.
+    One merge may exceed `size_bytes`, as `within_budget` describes. All merges together never exceed `most_bytes`,
+    which is the budget that a user gives.
     """
 
     size_bytes: int | None = None
