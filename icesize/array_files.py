@@ -121,28 +121,32 @@ class ArrayFolder:
         """
         with self._lock, suppress(OSError):
             if size > self._room_bytes and not self._is_full:
-                files = sorted(self._folder.files(_SUFFIX, PART))
-                held, free = sum(length for _, length, _ in files), shutil.disk_usage(self._folder.path).free
-                most = (held + free) // _FREE_SHARE if self._most_bytes is None else self._most_bytes
-                self._room_bytes = min(most - held, free // _FREE_SHARE) - self._begun_bytes
-                # a file that is being written has a longer name
-                kept = self._used | self._begun
-                old = [each for each in files if each[2].name.partition("-")[0] not in kept]
-                # nothing can go before `begin`; otherwise, a smaller file may find room
-                self._is_full = not old
-                fits = size <= self._room_bytes + sum(length for _, length, _ in old)
-                # in steps, or each write in a full folder would list it
-                wanted = max(size, most // _STEPS)
-                for _, length, path in old if fits else ():
-                    if wanted <= self._room_bytes:
-                        break
-                    remove_file(path)
-                    self._room_bytes += length
+                self._evict(size)
             if size <= self._room_bytes:
                 self._room_bytes -= size
                 self._begun_bytes += size
                 return True
         return False
+
+    def _evict(self, size: int) -> None:
+        """Measure the room, and remove the least recently used files if these bytes will fit then."""
+        files = sorted(self._folder.files(_SUFFIX, PART))
+        held, free = sum(length for _, length, _ in files), shutil.disk_usage(self._folder.path).free
+        most = (held + free) // _FREE_SHARE if self._most_bytes is None else self._most_bytes
+        self._room_bytes = min(most - held, free // _FREE_SHARE) - self._begun_bytes
+        # a file that is being written has a longer name
+        kept = self._used | self._begun
+        old = [each for each in files if each[2].name.partition("-")[0] not in kept]
+        # nothing can go before `begin`; otherwise, a smaller file may find room
+        self._is_full = not old
+        if size > self._room_bytes + sum(length for _, length, _ in old):
+            return
+        # in steps, or each write in a full folder would list it
+        for _, length, path in old:
+            if self._room_bytes >= max(size, most // _STEPS):
+                break
+            remove_file(path)
+            self._room_bytes += length
 
     def _mapped(self, name: str, identity: Identity, file: BinaryIO) -> list[Array]:
         """Return the arrays of an open file. Raises an error of any type for other bytes."""
