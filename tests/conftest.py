@@ -15,7 +15,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from tests.support.catalogs import OF_BOTH_KINDS, catalog_of
-from tests.support.examples import divide
+from tests.support.examples import divide, place_of
 from tests.support.object_store import bucket, client, endpoint, properties  # noqa: F401 (fixtures)
 from tests.support.rest_server import MiniRest
 from tests.support.tables import sqlite_catalog
@@ -33,10 +33,11 @@ _LONG = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Divide lists of more than five cases that write files, and lists of Spark tests, among the tiers.
+    """Divide lists of cases that write files, and lists of Spark tests, among the tiers.
 
-    A fifth of the cases are quick tests, two fifths are marked `engine` and two fifths `slow`. Of a list of Spark
-    tests, the first may be a smoke test, and three fifths of the others are slow.
+    Of up to five cases, one is a quick test and the others are marked `engine`. Of more, a fifth are quick tests, two
+    fifths are marked `engine` and two fifths `slow`. Of a list of Spark tests, the first may be a smoke test, and three
+    fifths of the others are slow.
     """
     lists = defaultdict[tuple[str, str], list[pytest.Item]](list)
     for item in items:
@@ -50,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             divide(cases[1:], quick=0, slow=0.65)
         elif room in _OF_FILES and len(cases) > 5:
             divide(cases, quick=0.2, slow=0.4)
+        elif room in _OF_FILES:
+            divide(sorted(cases, key=place_of)[1:], quick=0, slow=0)
 
 
 @event.listens_for(Engine, "connect")

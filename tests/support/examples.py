@@ -45,13 +45,14 @@ def examples(most: int, **others: Any) -> settings:
 
 
 def divide(cases: Sequence[pytest.Item], *, quick: float, slow: float) -> None:
-    """Mark cases of one test: this share stays quick, that share is `slow`, and the others are marked `engine`.
-
-    Names are hashed, because each second case, say, may have the same value of a parameter.
-    """
+    """Mark cases of one test: this share stays quick, that share is `slow`, and the others are marked `engine`."""
     for item in cases:
-        place = crc32(item.nodeid.encode()) / 2**32
-        if place >= quick:
+        if place_of(item) >= quick:
             item.add_marker(pytest.mark.engine)
-        if place >= 1 - slow:
+        if place_of(item) >= 1 - slow:
             item.add_marker(pytest.mark.slow)
+
+
+def place_of(item: pytest.Item) -> float:
+    """Return a number from 0 to 1, the hash of a name: each second case may have the same value of a parameter."""
+    return crc32(item.nodeid.encode()) / 2**32
