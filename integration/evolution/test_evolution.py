@@ -31,7 +31,7 @@ from integration.evolution.values import Draw, Skip, as_json, filters, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS, SLOW_SECONDS = 120, 45 * 60
-FIRST_SEED, PROGRAMS = 20_000_000, 4
+FIRST_SEED, PROGRAMS = 20_000_000, 3
 """Of the ordinary run: always the same programs, as many of them as there is time for."""
 SLOW_FIRST_SEED = 30_000_000
 SCHEMA = Schema(

@@ -24,7 +24,7 @@ from tests.support.row_lineage import lineage_of
 from tests.support.row_maps import check
 
 SCHEMA = schema_of(("id", LongType()), ("value", DoubleType()))
-ROWS = 2_000
+ROWS = 700
 
 
 @pytest.mark.parametrize("parts_of_one_task", [1, 100], ids=["all tasks", "one task"])

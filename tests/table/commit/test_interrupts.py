@@ -188,7 +188,7 @@ def interrupt_each(lake: SqlCatalog, work: Work, modules: tuple[str, ...], first
 def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
     """A compaction is interrupted at lines of the modules that hand files on: each time nothing stays, or all is in."""
     times, committed = interrupt_each(
-        lake, COMPACTION, ("compaction.py", "batch_commit.py", "threads.py", "uncommitted.py"), first=1, step=3
+        lake, COMPACTION, ("compaction.py", "batch_commit.py", "threads.py", "uncommitted.py"), first=1, step=5
     )
     assert times > 15
     assert committed > 0
@@ -198,7 +198,7 @@ def test_ctrl_c_where_files_change_hands_leaves_none(lake: SqlCatalog) -> None:
 @pytest.mark.engine
 def test_ctrl_c_in_a_restore_leaves_no_copies(lake: SqlCatalog) -> None:
     """Between the copies and the commit, and in the commit: the copies go, or the partition is restored."""
-    modules = ("restore.py", "uncommitted.py", "handle.py", "metadata_change.py", "retry.py")
+    modules = ("restore.py", "uncommitted.py", "handle.py", "metadata_change.py", "attempts.py")
     times, committed = interrupt_each(lake, RESTORE, modules, first=1, step=5)
     assert times > 15
     assert committed > 0
