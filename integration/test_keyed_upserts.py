@@ -10,8 +10,8 @@ import pytest
 from pyiceberg.catalog import Catalog
 from pyspark.sql import SparkSession
 
+from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.report import Report
-from icesize.table.commit.steps.move_tombstones import BRANCH
 from integration.evolution.readers import duckdb_with_iceberg
 from integration.tools import local_path, sized, spark_rows
 
@@ -106,7 +106,7 @@ def test_spark_and_icesize_in_turn(keyed: Keyed) -> None:
     keyed.upsert({10: ("e", 9), 1: ("e", 19), 2: ("e", 30)})
     keyed.rows[2] = ("e", 30)
     keyed.check()
-    assert BRANCH in keyed.catalog.load_table(short).metadata.refs
+    assert TOMBSTONE_BRANCH in keyed.catalog.load_table(short).metadata.refs
 
 
 def test_row_ids_stay_with_their_keys(keyed: Keyed) -> None:
@@ -148,7 +148,7 @@ def test_replays_after_rollbacks_by_spark(keyed: Keyed) -> None:
         replay()
         keyed.check()
     keyed.call("expire_snapshots", ", older_than => TIMESTAMP '2100-01-01', retain_last => 1")
-    assert BRANCH in keyed.catalog.load_table(short).metadata.refs
+    assert TOMBSTONE_BRANCH in keyed.catalog.load_table(short).metadata.refs
     keyed.upsert({1: ("c", 4), 3: ("c", 4), 4: ("c", 2)})
     keyed.rows[4] = ("c", 2)
     keyed.check()

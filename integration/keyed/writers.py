@@ -27,9 +27,9 @@ from icesize.parquet.files.names import FileNames
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, FileId
+from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.sized_table import SizedTable
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.commit.steps.remove_dangling_deletes import split_dangling
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.changes import with_row_ids
@@ -302,12 +302,12 @@ class Writers:
         if not self.shape.order_ids or "icesize.upsert" not in table.properties:
             raise Skip
         rule = self.chance.choice([each for each in RULES if each != self.model.rule])
-        remembers = BRANCH in table.metadata.refs
+        remembers = TOMBSTONE_BRANCH in table.metadata.refs
         context = context_of(TableHandle(self.catalog, ("db", "t")), self.environment)
         notes = rekey(context, self.shape.rule_of(table, rule)).notes
         forgets = self.model.change_rule(rule)
         assert any("forgotten" in note for note in notes) == (remembers and forgets), str(notes)
-        assert (BRANCH in self.table.metadata.refs) == (remembers and not forgets)
+        assert (TOMBSTONE_BRANCH in self.table.metadata.refs) == (remembers and not forgets)
 
     def cluster(self) -> None:
         """Rows in the order of other columns."""
@@ -338,10 +338,10 @@ class Writers:
                     "history.expire.max-snapshot-age-ms": str(self.chance.choice([1, HOUR_MS * 99])),
                 }
             )
-        environment, remembers = self.environment, BRANCH in self.table.metadata.refs
+        environment, remembers = self.environment, TOMBSTONE_BRANCH in self.table.metadata.refs
         later = replace(environment, now_ms=lambda: environment.now_ms() + HOUR_MS)
         icesize.open(None, "db.t", catalog=self.catalog, environment=later).expire_snapshots()
-        assert (BRANCH in self.table.metadata.refs) == remembers, "deletes are forgotten"
+        assert (TOMBSTONE_BRANCH in self.table.metadata.refs) == remembers, "deletes are forgotten"
 
     def add_column(self) -> None:
         table = self.table

@@ -23,12 +23,12 @@ from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.deletes.delete_reach import plain_path
 from icesize.planning.files import FileFact, FileId, Head
+from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.policy import SizePolicy
 from icesize.table.catalog.history import head_of
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import ConcurrentChange
-from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.cluster_reader import ClusterReader
@@ -210,7 +210,7 @@ class UpsertFiles:
         check_format(state, self.files.settings)
         if UpsertRule.of(state.properties) not in (None, self.rule):
             raise ConcurrentChange("the key of the table was changed while the batch was written")
-        heads = state.head, head_of(state.table.metadata, BRANCH)
+        heads = state.head, head_of(state.table.metadata, TOMBSTONE_BRANCH)
         if self._last is None or self._last[0] != heads:
             self._last = heads, self._changes(state)
         return self._last[1]

@@ -31,11 +31,11 @@ from icesize.parquet.keys.codes import Places, codes_of
 from icesize.parquet.writing.row_writer import write_rows
 from icesize.planning.files import FileFact, Head, PartitionKey
 from icesize.planning.merging.chosen_files import choose_prefix
+from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.catalog.access_errors import readable
 from icesize.table.catalog.history import head_of, head_snapshot
 from icesize.table.commit.loaded import Loaded
-from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.manifests.file_columns import read_described
 from icesize.table.manifests.manifest_lists import inherited_from, manifests_of
@@ -125,7 +125,7 @@ class Tombstones:
 
     def begin(self, state: Loaded) -> None:
         """Read the list of the tombstones of a state, which the following calls are about."""
-        every, self._head = self._listed(state), head_of(state.table.metadata, BRANCH)
+        every, self._head = self._listed(state), head_of(state.table.metadata, TOMBSTONE_BRANCH)
         expired = [file.fact.path for file in every if file.newest_ms < self._oldest_ms]
         self._known = sorted((f.fact for f in every if f.newest_ms >= self._oldest_ms), key=lambda f: f.size_bytes)
         self.changes = RowChanges(removed=tuple(expired))
@@ -164,7 +164,7 @@ class Tombstones:
 
     def at(self, state: Loaded) -> RowChanges:
         """Return the changes for the state that the rows of the batch were resolved on last."""
-        if head_of(state.table.metadata, BRANCH) != self._head:
+        if head_of(state.table.metadata, TOMBSTONE_BRANCH) != self._head:
             raise RuntimeError("the rows of the batch were not resolved on this state before its deletes")
         return self.changes
 
@@ -176,7 +176,7 @@ class Tombstones:
         """Return the files of tombstones of a state."""
         metadata, io = state.table.metadata, state.table.io
         with readable(metadata.location):
-            manifests = manifests_of(head_snapshot(metadata, BRANCH), io, metadata.specs()).data
+            manifests = manifests_of(head_snapshot(metadata, TOMBSTONE_BRANCH), io, metadata.specs()).data
             return [file for manifest in manifests for file in _described(state.store, io, manifest)]
 
     def _looked_up(self, file: FileFact, events: Events) -> tuple[Hits, pa.Table]:

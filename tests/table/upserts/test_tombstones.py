@@ -17,9 +17,8 @@ from pyiceberg.types import LongType, NestedField
 from icesize import open as open_table
 from icesize.environment import Environment
 from icesize.failpoints import armed
-from icesize.planning.retention.ancestry import FOR_EVER_MS
+from icesize.planning.retention.ancestry import FOR_EVER_MS, TOMBSTONE_BRANCH
 from icesize.report import Report
-from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
@@ -52,7 +51,7 @@ def commit(
 
 def tombstone_files(catalog: Catalog) -> int:
     table, store = catalog.load_table("db.t"), ManifestStore()
-    head = table.metadata.snapshot_by_id(table.metadata.refs[BRANCH].snapshot_id)
+    head = table.metadata.snapshot_by_id(table.metadata.refs[TOMBSTONE_BRANCH].snapshot_id)
     return sum(
         len(store.facts(table.io, each).live) for each in manifests_of(head, table.io, table.metadata.specs()).data
     )
@@ -210,7 +209,7 @@ def test_a_rule_that_does_not_compare_forgets_deletes_and_says_so(
         assert forgotten in report.notes[0]
         assert forgotten in str(report)
     assert caplog.text.count(forgotten) == 1
-    assert BRANCH not in catalog.load_table("db.t").metadata.refs
+    assert TOMBSTONE_BRANCH not in catalog.load_table("db.t").metadata.refs
     commit(catalog, [(2, 19, "b")], 1, rule=WantedRule())
     assert live_rows(catalog) == [(1, 10, "a"), (2, 19, "b")]
 
@@ -222,7 +221,7 @@ def test_no_age_of_branches_removes_them(catalog: Catalog) -> None:
         change.set_properties({"history.expire.max-ref-age-ms": "1"})
     open_table(None, "db.t", catalog=catalog).expire_snapshots()
     table = catalog.load_table("db.t")
-    assert table.metadata.refs[BRANCH].max_ref_age_ms == FOR_EVER_MS
+    assert table.metadata.refs[TOMBSTONE_BRANCH].max_ref_age_ms == FOR_EVER_MS
     commit(catalog, [(2, 19, "b")], 1)
     assert live_rows(catalog) == [(1, 10, "a")]
 
@@ -267,7 +266,7 @@ def test_expiry_and_orphan_cleanup_keep_them(catalog: Catalog) -> None:
     sized.remove_orphan_files(older_than=timedelta(hours=25), dry_run=False)
 
     metadata = catalog.load_table("db.t").metadata
-    kept = {metadata.refs[name].snapshot_id for name in ("main", BRANCH)}
+    kept = {metadata.refs[name].snapshot_id for name in ("main", TOMBSTONE_BRANCH)}
     assert {each.snapshot_id for each in metadata.snapshots} == kept
     commit(catalog, [(number, 10, "a") for number in range(9)], 9)
     assert live_rows(catalog) == [(50 + number, 1, "a") for number in range(9)]

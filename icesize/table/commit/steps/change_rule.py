@@ -9,11 +9,11 @@ from functools import partial
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotRefUpdate, SetPropertiesUpdate
 
+from icesize.planning.retention.ancestry import TOMBSTONE_BRANCH
 from icesize.planning.upsert_rule import PROPERTY, UpsertRule
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.protocol import Base, Kept, Step
 from icesize.table.commit.snapshot_builder import SnapshotBuilder
-from icesize.table.commit.steps.move_tombstones import BRANCH
 from icesize.table.records.summary import CommitKind
 
 
@@ -43,7 +43,8 @@ class ChangeRule(Step):
         stored, rule = UpsertRule.of(state.properties), self.wanted(state)
         if stored is None or set(stored.key) != set(rule.key):
             self.check(state, rule)
-        forgets = BRANCH in state.table.metadata.refs and (stored is None or not rule.carries_deletes_of(stored))
+        keeps_deletes = stored is not None and rule.carries_deletes_of(stored)
+        forgets = TOMBSTONE_BRANCH in state.table.metadata.refs and not keeps_deletes
         changed = replace(self, earlier=stored, rule=rule, forgets_deletes=forgets)
         return Kept(None if stored == rule else changed)
 
@@ -51,7 +52,7 @@ class ChangeRule(Step):
         builder.same_schema_and_spec()
         builder.updates.append(SetPropertiesUpdate(updates={PROPERTY: self.rule.to_json()}))
         if self.forgets_deletes:
-            held = builder.metadata.refs[BRANCH].snapshot_id
-            builder.updates.append(RemoveSnapshotRefUpdate(ref_name=BRANCH))
-            builder.requirements.append(AssertRefSnapshotId(ref=BRANCH, snapshot_id=held))
+            held = builder.metadata.refs[TOMBSTONE_BRANCH].snapshot_id
+            builder.updates.append(RemoveSnapshotRefUpdate(ref_name=TOMBSTONE_BRANCH))
+            builder.requirements.append(AssertRefSnapshotId(ref=TOMBSTONE_BRANCH, snapshot_id=held))
         return builder.finish(Operation.REPLACE, builder.manifests, dict(summary))

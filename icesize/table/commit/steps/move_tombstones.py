@@ -14,15 +14,13 @@ from icesize.table.commit.snapshot_builder import SnapshotBuilder
 from icesize.table.commit.steps.row_delta import Sourced
 from icesize.table.records.summary import CommitKind
 
-BRANCH = TOMBSTONE_BRANCH
-
 
 @dataclass(frozen=True)
 class MoveTombstones(Sourced):
     """Add files of tombstones to their branch, and remove others. Rows of the table do not change."""
 
     kind = CommitKind.TOMBSTONES
-    ref: ClassVar[str | None] = BRANCH
+    ref: ClassVar[str | None] = TOMBSTONE_BRANCH
 
     def stage(self, builder: SnapshotBuilder, summary: Mapping[str, str]) -> Snapshot | None:
         """List the files under a partition of NULLs, because tombstones of one file are of many partitions."""
