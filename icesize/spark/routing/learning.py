@@ -98,7 +98,7 @@ class Learned:
             self._skew = plan.expected.skew_of(written.files, plan.tasks) if own is None else own
         if not written.absorbed:
             self.observe(seen_in(written.files))
-        predicted, notes = plan.size_bytes, tuple[str, ...]()
+        predicted, notes = plan.known.size_bytes if plan.known else None, tuple[str, ...]()
         if predicted is not None and plan.is_predicted and bytes_ingested > WORTH_A_NOTE_RATIO * predicted:
             times = bytes_ingested / max(1.0, predicted)
             notes = (f"the batch is {times:.1f} x its predicted size: files stop at the target size",)

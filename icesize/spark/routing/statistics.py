@@ -40,6 +40,7 @@ from icesize.spark.engine.jobs import fetch
 from icesize.spark.routing import partition_keys
 from icesize.spark.routing.learning import Learned
 from icesize.spark.routing.write_plan import (
+    KnownBatch,
     PartitionRows,
     RoutedBatch,
     WritePlan,
@@ -106,21 +107,12 @@ def plan_rows_in_hand(
         sizes = learned.expect(row_size(rows, settings))
     weights = {partition: sizes.size_of(partition, part.num_rows) for partition, part in groups.items()}
     parts, owners = _divided(groups, weights, policy)
-    return WritePlan(
-        tasks=len(parts),
-        to_tasks=lambda given: given,
-        incoming={
-            p: small_files(weight, max(1, expected_files(weight, policy.target_file_size_bytes)), policy)
-            for p, weight in weights.items()
-        },
-        rows=rows.num_rows,
-        size_bytes=sum(weights.values()),
-        bytes_per_row=sizes.table.bytes_per_row,
-        fetched=parts,
-        is_complete=True,
-        weights=weights,
-        owners=owners,
-    )
+    incoming = {
+        p: small_files(weight, max(1, expected_files(weight, policy.target_file_size_bytes)), policy)
+        for p, weight in weights.items()
+    }
+    known = KnownBatch(incoming, weights, owners, rows.num_rows, sum(weights.values()), is_complete=True)
+    return WritePlan(len(parts), lambda given: given, known, sizes.table.bytes_per_row, parts)
 
 
 def _divided(

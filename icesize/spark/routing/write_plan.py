@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import pyarrow as pa
@@ -53,37 +53,54 @@ class PartitionRows:
 
 
 @dataclass(frozen=True)
+class KnownBatch:
+    """Facts about a batch that is not written yet, counted or predicted.
+
+    Attributes:
+        incoming: The small files that each partition will receive.
+        weights: The bytes of each partition.
+        owners: The task of the first rows of each partition.
+        rows: The number of rows; None unless they were counted.
+        size_bytes: The bytes of all rows; None if the size of a row is unknown.
+        is_complete: The batch has rows in these partitions and no other.
+    """
+
+    incoming: Mapping[PartitionKey, int]
+    weights: Mapping[PartitionKey, float]
+    owners: Mapping[PartitionKey, int]
+    rows: int | None
+    size_bytes: float | None
+    is_complete: bool
+
+
+@dataclass(frozen=True)
 class WritePlan:
     """A plan to write a batch.
 
-    `incoming` predicts the small files that each partition receives, None if nothing is known of the batch.
-    `size_bytes`, the bytes of each partition (`weights`), and the task of its first rows (`owners`) are then
-    unknown too. `rows` is None unless the rows were counted. `to_tasks` returns the DataFrame to `write`.
-
-    `fetched` are the rows themselves if they are in this process: a table per thread, and each thread counts as a task.
-    At most `merge_tasks` merge beside the write job; None means one per core. `routed` can be divided again. `expected`
-    is the batch that would have been written without counting. `is_complete`: the batch has rows in the partitions of
-    `incoming`, and in no other.
+    Attributes:
+        tasks: The number of writers.
+        to_tasks: Returns the DataFrame to `write`.
+        known: Facts about the batch; None if nothing is known of it.
+        bytes_per_row: The size of a row; None if it is unknown.
+        fetched: The rows themselves if they are in this process: a table per thread, which counts as a task.
+        merge_tasks: The most tasks that merge beside the write job; None means one per core.
+        routed: The batch, if it can be divided again.
+        expected: The batch that would have been written without counting.
     """
 
     tasks: int
     to_tasks: Callable[[DataFrame], DataFrame]
-    incoming: Mapping[PartitionKey, int] | None = None
-    rows: int | None = None
-    size_bytes: float | None = None
+    known: KnownBatch | None = None
     bytes_per_row: float | None = None
     fetched: Sequence[pa.Table] | None = None
-    weights: Mapping[PartitionKey, float] = field(default_factory=dict)
-    owners: Mapping[PartitionKey, int] = field(default_factory=dict)
     merge_tasks: int | None = None
     routed: RoutedBatch | None = None
     expected: RoutedBatch | None = None
-    is_complete: bool = False
 
     @property
     def is_predicted(self) -> bool:
         """True if all that is known of the batch is predicted from earlier ones."""
-        return self.rows is None and self.incoming is not None
+        return self.known is not None and self.known.rows is None
 
     def write(self, divided: DataFrame, settings: WriteSettings, owner: Uncommitted, absorption: Absorption) -> Written:
         """Write the rows as `to_tasks` has divided them; after an error, no written file stays.
@@ -126,18 +143,16 @@ class RoutedBatch:
         for key, partition in self.partition_rows.keys.items():
             # The owner of a partition is the first task of its first key.
             owners.setdefault(partition, by_key[key][0][0])
-        return WritePlan(
-            tasks=tasks,
-            to_tasks=lambda df: self._to_tasks(df, routed, by_key),
+        known = KnownBatch(
             incoming={p: small_files(weights[p], routed.files[p], self.policy) for p in weights},
-            rows=int(self.partition_rows.in_all) if self.partition_rows.is_counted else None,
-            size_bytes=self.new_bytes if self.sizes.is_known else None,
-            bytes_per_row=self.sizes.table.bytes_per_row if self.sizes.is_known else None,
             weights=weights,
             owners=owners,
-            routed=self,
+            rows=int(self.partition_rows.in_all) if self.partition_rows.is_counted else None,
+            size_bytes=self.new_bytes if self.sizes.is_known else None,
             is_complete=self.partition_rows.is_complete,
         )
+        bytes_per_row = self.sizes.table.bytes_per_row if self.sizes.is_known else None
+        return WritePlan(tasks, lambda df: self._to_tasks(df, routed, by_key), known, bytes_per_row, routed=self)
 
     @cached_property
     def weights(self) -> Mapping[PartitionKey, float]:
@@ -203,7 +218,7 @@ class RoutedBatch:
 
 def nothing_to_write() -> WritePlan:
     """Return the plan for an empty batch."""
-    return WritePlan(1, lambda df: df, {}, 0)
+    return WritePlan(1, lambda df: df, KnownBatch({}, {}, {}, 0, 0.0, is_complete=True))
 
 
 def unseen(

@@ -36,7 +36,7 @@ from icesize.spark.engine.jobs import Cores
 from icesize.spark.engine.merge_job import MergeRun, work_for_spark
 from icesize.spark.routing.learning import Learned
 from icesize.spark.routing.statistics import is_small, plan_rows_in_hand, plan_write
-from icesize.spark.routing.write_plan import WritePlan
+from icesize.spark.routing.write_plan import KnownBatch, WritePlan
 from icesize.spark.stream.new_columns import fold_of, with_columns_of
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableState
@@ -85,7 +85,7 @@ class AppendedRows:
         write_plan = _by_driver(fitted) or _by_spark(fitted)
         batch.watch.lap("statistics")
         failpoints.reach("statistics")
-        if write_plan.rows == 0:
+        if write_plan.known is not None and write_plan.known.rows == 0:
             return None
         settings = replace(fitted.settings, bytes_per_row=write_plan.bytes_per_row)
         begun = _decide_before(fitted, write_plan)
@@ -220,7 +220,8 @@ class BatchPlan:
         """
         fitted, begun = self.fitted, self.begun
         # if writers of new rows also rewrite older files, the written files already contain the older rows
-        if begun and (self.write_plan.is_complete or fitted.appended.overwrites):
+        known = self.write_plan.known
+        if begun and ((known and known.is_complete) or fitted.appended.overwrites):
             return begun
         if fitted.appended.absorbs:
             number = fitted.layout.head.sequence_number + 1
@@ -296,11 +297,12 @@ def _seeded(fitted: ResolvedBatch) -> Learned:
 
 def _decide_before(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision | None:
     """Return the decision that is possible before the write; None if it needs the new files."""
-    if fitted.appended.overwrites:
-        return _written_once(fitted, write_plan)
-    if fitted.appended.absorbs or write_plan.incoming is None:
+    known = write_plan.known
+    if known is not None and fitted.appended.overwrites:
+        return _written_once(fitted, known)
+    if known is None or fitted.appended.absorbs:
         return None
-    return _beside_rows(fitted, write_plan.incoming, write_plan.size_bytes or 0.0, None)
+    return _beside_rows(fitted, known.incoming, known.size_bytes or 0.0, None)
 
 
 def _beside_rows(
@@ -325,15 +327,15 @@ def _absorbing(fitted: ResolvedBatch, new: Sequence[FileFact]) -> Plan:
     return plan_absorbing(fitted.layout, policy, new, budget=budget, contested=fitted.contested)
 
 
-def _written_once(fitted: ResolvedBatch, write_plan: WritePlan) -> Decision:
+def _written_once(fitted: ResolvedBatch, known: KnownBatch) -> Decision:
     """Plan to write new rows and the rows of small files that they absorb into the same files."""
     number = fitted.layout.head.sequence_number + 1
-    new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in write_plan.weights.items()]
+    new = [FileFact("", math.ceil(weight), 0, key, number) for key, weight in known.weights.items()]
     plan = _absorbing(fitted, new)
     apart, along = divided(plan.groups, new)
     by_writer: dict[int, tuple[FileGroup, ...]] = {}
     for group in along:
-        owner = write_plan.owners[group.partition]
+        owner = known.owners[group.partition]
         by_writer[owner] = (*by_writer.get(owner, ()), group)
     return Decision(plan, apart, Absorption(by_writer))
 

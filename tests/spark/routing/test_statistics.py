@@ -62,25 +62,29 @@ def test_batches_that_are_cheap_to_count(spark: SparkSession, tmp_path: Path) ->
 def test_counted_batch(spark: SparkSession, lake: Lake) -> None:
     """A cheap batch is counted by partition; its size is rows times bytes per row."""
     spec = lake.create().spec().spec_id
-    known = planned(counted(spark, events(range(30), hours=3)), lake, spark, bytes_per_row=10)
+    plan = planned(counted(spark, events(range(30), hours=3)), lake, spark, bytes_per_row=10)
     keys = {PartitionKey(spec, (f"h{i}",)) for i in range(3)}
-    assert known.incoming == dict.fromkeys(keys, 1)
-    assert (known.rows, known.size_bytes, known.tasks) == (30, 300.0, 1)
+    assert plan.known is not None
+    assert plan.known.incoming == dict.fromkeys(keys, 1)
+    assert (plan.known.rows, plan.known.size_bytes, plan.tasks) == (30, 300.0, 1)
 
 
 def test_counted_batch_of_an_unpartitioned_table(spark: SparkSession, lake: Lake) -> None:
     """Without partitions the whole batch is one, and it may be split like any other."""
     lake.create(by={})
-    known = planned(counted(spark, events(range(50))), lake, spark, bytes_per_row=100_000, max_small_files=4)
-    assert (known.rows, known.size_bytes, known.tasks) == (50, 5e6, 2)
-    assert set(known.incoming or ()) == {PartitionKey(0, ())}
+    plan = planned(counted(spark, events(range(50))), lake, spark, bytes_per_row=100_000, max_small_files=4)
+    assert plan.known is not None
+    assert (plan.known.rows, plan.known.size_bytes, plan.tasks) == (50, 5e6, 2)
+    assert set(plan.known.incoming) == {PartitionKey(0, ())}
 
 
 def test_empty_batches(spark: SparkSession, lake: Lake) -> None:
     """An empty batch that is counted has no rows; one that is not counted is unknown."""
     lake.create()
-    assert planned(counted(spark, events([])), lake, spark).rows == 0
-    assert planned(uncounted(spark, events([])), lake, spark).rows is None
+    known = planned(counted(spark, events([])), lake, spark).known
+    assert known is not None
+    assert known.rows == 0
+    assert planned(uncounted(spark, events([])), lake, spark).known is None
 
 
 def test_row_size_is_measured_then_learned(by_spark: None, spark: SparkSession, lake: Lake) -> None:
@@ -160,7 +164,8 @@ def test_large_partition_gets_a_task_per_file(by_spark: None, spark: SparkSessio
     """A partition of two files' worth becomes two files although k // 2 is one; none of them counts as small."""
     spec = lake.create().spec().spec_id
     rows = events(range(1000))
-    known = planned(counted(spark, rows), lake, spark, bytes_per_row=2000, max_small_files=2)
+    known = planned(counted(spark, rows), lake, spark, bytes_per_row=2000, max_small_files=2).known
+    assert known is not None
     assert known.incoming == {PartitionKey(spec, ("h0",)): 0}
     lake.open(spark, bytes_per_row=2000, max_small_files=2).append(counted(spark, rows))
     assert lake.files_per_partition() == Counter({("h0",): 2})

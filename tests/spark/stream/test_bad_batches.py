@@ -139,10 +139,11 @@ def test_far_more_keys_than_are_remembered(spark: SparkSession, lake: Lake) -> N
     assert len(partition_rows.rows) <= MOST_KEYS
     assert len(partition_rows.keys) <= MOST_KEYS
     assert partition_rows.rows[heavy] == pytest.approx(5_000, abs=105_000 / 9_000)
-    known = planned(spark, lake, df, Learned(), cheap=True)
-    assert (known.rows, known.tasks) == (105_000, 4)
-    assert len(known.incoming or {}) <= MOST_KEYS
-    placed = known.to_tasks(df).groupBy(F.spark_partition_id()).count().collect()
+    plan = planned(spark, lake, df, Learned(), cheap=True)
+    assert plan.known is not None
+    assert (plan.known.rows, plan.tasks) == (105_000, 4)
+    assert len(plan.known.incoming) <= MOST_KEYS
+    placed = plan.to_tasks(df).groupBy(F.spark_partition_id()).count().collect()
     sizes = [row["count"] for row in placed]
     assert sum(sizes) == 105_000
     assert max(sizes) <= 1.25 * 105_000 / 4
@@ -156,7 +157,8 @@ def test_partitions_that_died_weigh_nothing(spark: SparkSession, lake: Lake) -> 
     for number in range(12):
         keys = [PartitionKey(spec, (f"{number}-{i}",)) for i in range(200)]
         learned.observe({key: PartitionWrites(10, 2_500) for key in keys})
-    known = planned(spark, lake, uncounted(spark, events([1])), learned)
+    known = planned(spark, lake, uncounted(spark, events([1])), learned).known
+    assert known is not None
     assert known.size_bytes == pytest.approx(200 * 2_500, rel=0.5)
 
 
@@ -167,18 +169,19 @@ def test_spec_that_changed_between_batches(spark: SparkSession, lake: Lake) -> N
     rows = [events(range(n * 120, n * 120 + 120), hours=6) for n in range(4)]
     for number in range(2):
         sink(uncounted(spark, rows[number]), number)
-    assert {
-        key.spec_id for key in planned(spark, lake, uncounted(spark, rows[2]), learned_by(sink)).incoming or {}
-    } == {0}
+    known = planned(spark, lake, uncounted(spark, rows[2]), learned_by(sink)).known
+    assert known is not None
+    assert {key.spec_id for key in known.incoming} == {0}
     with lake.table().update_spec() as update:
         update.remove_field("p0_hour")
         update.add_field("id", BucketTransform(4), "id_bucket")
-    assert planned(spark, lake, uncounted(spark, rows[2]), learned_by(sink)).incoming is None
+    assert planned(spark, lake, uncounted(spark, rows[2]), learned_by(sink)).known is None
     report = sink.run(uncounted(spark, rows[2]), 2)
     assert (report.rows, report.files_added) == (120, 4)
-    after = planned(spark, lake, uncounted(spark, rows[3]), learned_by(sink))
-    assert {key.spec_id for key in after.incoming or {}} == {1}
-    assert len(after.incoming or {}) == 4
+    after = planned(spark, lake, uncounted(spark, rows[3]), learned_by(sink)).known
+    assert after is not None
+    assert {key.spec_id for key in after.incoming} == {1}
+    assert len(after.incoming) == 4
     report = sink.run(uncounted(spark, rows[3]), 3)
     assert (report.rows, report.files_added) == (120, 4)
     assert Counter(file.spec_id for file in lake.files()) == {0: 12, 1: 8}
