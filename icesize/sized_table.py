@@ -606,12 +606,12 @@ class SizedTable:
             CommitStateUnknown: The outcome of the commit is unknown. Without `stream_id` and `batch_id`, check
                 `history` first: a repeated call may add the rows twice.
         """
-        _together("append", stream_id, batch_id)
+        entry = _entry("append", stream_id, batch_id)
         _, source = self._in_spark("append")
         from icesize.spark.stream.options import SinkOptions
 
         options = SinkOptions(allow_duplicate_keys=allow_duplicate_keys, environment=self._environment)
-        return self._once(df, source, options, stream_id, batch_id)
+        return self._once(df, source, options, entry)
 
     def upsert(
         self,
@@ -664,49 +664,43 @@ class SizedTable:
             >>> report.upsert["updated"], report.upsert["deleted"]
             (1, 1)
         """
-        _together("upsert", stream_id, batch_id)
+        entry = _entry("upsert", stream_id, batch_id)
         import pyarrow as pa
 
         from icesize.table.upserts.settings import UpsertOptions
 
         wanted = UpsertOptions(key, order_by, delete_when, ties, tombstones, except_columns, null_key, lookup="scan")
         if isinstance(rows, pa.Table):
-            return self._upsert_here(rows, wanted, stream_id, batch_id)
+            return self._upsert_here(rows, wanted, entry)
         _, source = self._in_spark("upsert a DataFrame")
         from icesize.spark.stream.options import SinkOptions
 
         options = SinkOptions(upsert=wanted, environment=self._environment)
-        return self._once(rows, source, options, stream_id, batch_id)
+        return self._once(rows, source, options, entry)
 
-    def _upsert_here(
-        self, rows: pa.Table, wanted: UpsertOptions, stream_id: str | None, batch_id: int | None
-    ) -> Report:
+    def _upsert_here(self, rows: pa.Table, wanted: UpsertOptions, entry: ledger.LedgerEntry | None) -> Report:
         """Upsert an Arrow table in this process."""
         from icesize.table.commit.batch_commit import Batch
         from icesize.table.commit.exactly_once import exactly_once
         from icesize.table.upserts.arrow_events import EventsOfRows
         from icesize.table.upserts.batch import Upserts
 
-        entry, environment = None, self._environment
-        if stream_id is not None and batch_id is not None:
-            ledger.check_names(stream_id, batch_id)
-            entry = ledger.LedgerEntry(stream_id, stream_id, batch_id)
-        events = EventsOfRows(rows, wanted.unwritten)
+        environment, events = self._environment, EventsOfRows(rows, wanted.unwritten)
         upserts = Upserts(wanted, events.fetch, skip_null_keys=wanted.null_key == "skip")
         outcome = exactly_once(Batch(self._handle, environment, Stopwatch(environment), entry), upserts)
-        self._environment.notify(JobFinished(self.name, outcome.report))
+        environment.notify(JobFinished(self.name, outcome.report))
         return self._context.refresh(outcome.report) if outcome.commit.snapshot_ids else outcome.report
 
     def _once(
-        self, df: DataFrame, source: TableSource, options: SinkOptions, stream_id: str | None, batch_id: int | None
+        self, df: DataFrame, source: TableSource, options: SinkOptions, entry: ledger.LedgerEntry | None
     ) -> Report:
         """Commit a DataFrame, as a batch of a stream if it has a name."""
         from icesize.spark.stream.batch import commit_batch
         from icesize.spark.stream.process_state import table_state
         from icesize.spark.stream.sink import Sink
 
-        if stream_id is not None and batch_id is not None:
-            return Sink(source, stream_id, replace(options, query_id=stream_id)).run(df, batch_id)
+        if entry is not None:
+            return Sink(source, entry.stream_id, replace(options, query_id=entry.query_id)).run(df, entry.batch_id)
         report = commit_batch(df, source, options, None, table_state(source)).report
         self._environment.notify(JobFinished(self.name, report))
         return report
@@ -1243,9 +1237,14 @@ def _inventory(files: Files) -> Inventory | None:
     return Inventory(tuple(map(str, paths))) if paths else None
 
 
-def _together(what: str, stream_id: str | None, batch_id: int | None) -> None:
+def _entry(what: str, stream_id: str | None, batch_id: int | None) -> ledger.LedgerEntry | None:
+    """Return the entry of a batch that its caller names; None for one without a name, which each call commits."""
     if (stream_id is None) != (batch_id is None):
         raise ValueError(f"Cannot {what}: 'stream_id' and 'batch_id' are given together or not at all")
+    if stream_id is None or batch_id is None:
+        return None
+    ledger.check_names(stream_id, batch_id)
+    return ledger.LedgerEntry(stream_id, stream_id, batch_id)
 
 
 def _version(what: str, current: Current, snapshot_id: int | str | None, as_of: datetime | int | None) -> Snapshot:
