@@ -24,11 +24,11 @@ from icesize.table.commit.steps.row_delta import RowDelta
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import file_prefix
 from icesize.table.state.handle import Current
-from icesize.table.upserts.changes import DeleteFiles
+from icesize.table.upserts.deletes import DeleteFiles
 from icesize.table.upserts.duplicate_rows import Doubled, DuplicateDeletes, Duplicates
 from icesize.table.upserts.lookup import TableFiles
-from icesize.table.upserts.resolver import bounds_reader
 from icesize.table.upserts.settings import WantedRule, check_has_deletes
+from icesize.table.upserts.state_files import bounds_reader
 from icesize.units import format_count
 
 LOG = logging.getLogger("icesize")

@@ -23,7 +23,7 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.listing import clock_difference, storage_now_ms
 from icesize.table.storage.shared_location import check_may_delete
-from icesize.table.upserts.resolver import bounds_reader
+from icesize.table.upserts.state_files import bounds_reader
 from icesize.units import format_bytes, format_count
 
 

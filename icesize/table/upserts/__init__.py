@@ -3,6 +3,7 @@
 - `settings`: the rule that a table stores
 - `conditions`: the condition for deletes, for Arrow and Spark
 - `resolver`: the live rows of a batch's keys
+- `state_files`: the files of a state: bounds, deletes that apply, deleted rows
 - `late_events`: which events of a batch are late
 - `changes`: the files of a batch for each state that its commit is tried on
 - `deletes`: the delete files among them

@@ -35,19 +35,19 @@ from icesize.table.commit.batch_commit import Batch
 from icesize.table.commit.batch_report import MergeResults, WrittenBatch, incoming_files
 from icesize.table.commit.protocol import ConcurrentChange
 from icesize.table.commit.steps.move_tombstones import MoveTombstones
-from icesize.table.commit.steps.row_delta import RowChanges, RowDelta, pending
+from icesize.table.commit.steps.row_delta import RowDelta, pending
 from icesize.table.manifests.repeated_files import check_listed_once
 from icesize.table.records.ledger import LedgerEntry, entries
 from icesize.table.state.handle import Current
 from icesize.table.state.live_files import without_row_ids
-from icesize.table.upserts.changes import ChangeCounts, Slice, UpsertFiles
-from icesize.table.upserts.deletes import Dying
+from icesize.table.upserts.changes import ChangeCounts, Slice, StateChanges, UpsertFiles
+from icesize.table.upserts.deletes import DeleteFiles, Dying
 from icesize.table.upserts.index_files import IndexFolder, MapSettings, index_folder
-from icesize.table.upserts.lookup import Lookup, Scan, TableFiles
+from icesize.table.upserts.lookup import KeyedFiles, Scan, TableFiles
 from icesize.table.upserts.maps import KeyMaps
 from icesize.table.upserts.newest_events import Events, Mask, newest_events
-from icesize.table.upserts.resolver import bounds_reader
 from icesize.table.upserts.settings import WantedRule, keep_rule
+from icesize.table.upserts.state_files import bounds_reader
 from icesize.table.upserts.tombstones import Tombstones, tombstone_settings
 
 RunMerges = Callable[[Mapping[int, MergeTask], WriteSettings, Uncommitted, float | None], Results]
@@ -68,11 +68,12 @@ class BatchKeys:
     secret: bytes
     folder: IndexFolder | None = None
 
-    def lookup(self, files: TableFiles, key: Sequence[int]) -> Lookup:
-        """Return the lookup of these key columns, given by their field ids."""
+    def files(self, settings: WriteSettings, rule: UpsertRule) -> KeyedFiles:
+        """Return the means by which the batch reads files with these settings."""
+        files = TableFiles(settings)
         if self.folder is None:
-            return Scan(files, tuple(files.names(key)), self.secret)
-        return KeyMaps.of(files, key, self.secret, self.folder)
+            return KeyedFiles(rule, files, Scan(files, tuple(files.names(rule.key)), self.secret))
+        return KeyedFiles(rule, files, KeyMaps.of(files, rule.key, self.secret, self.folder))
 
 
 FetchSlice = Callable[[], tuple[pa.Table, Mask]]
@@ -202,7 +203,7 @@ class PlannedUpserts:
             return WrittenBatch(
                 current, layout, Plan.empty(layout, current.policy), MergeResults(), rows, delta, beside
             )
-        plan = self._merge_plan(layout, changes)
+        plan = self._merge_plan(layout)
         groups = dict(enumerate(plan.groups))
         batch.watch.lap("plan")
         failpoints.reach("planned")
@@ -212,33 +213,31 @@ class PlannedUpserts:
 
     def for_report(self, written: WrittenBatch) -> tuple[Sequence[str], dict[str, Any]]:
         """Return the notes and the fields of the report of the committed batch."""
-        counts = self.files.counts
+        counts = self.files.newest.counts
         return tuple(_doubled(counts)), {"upsert": counts.numbers}
 
     def _files(self, owner: Uncommitted) -> UpsertFiles:
-        current, rule, keys = self.current, self.rule, self.keys
-        metadata, settings, names = current.table.metadata, current.settings(), FileNames(owner.prefix, 0, 0, owner)
-        files, tombstones = TableFiles(settings), None
+        current, rule, names = self.current, self.rule, FileNames(owner.prefix, 0, 0, owner)
+        settings, tombstones = current.settings(), None
+        keyed = self.keys.files(settings, rule)
         if rule.tombstones_ms is not None:
-            others = TableFiles(tombstone_settings(settings, rule))
-            now_ms = self.batch.environment.now_ms()
-            tombstones = Tombstones(rule, others, keys.lookup(others, rule.key), names, now_ms)
-        reader = bounds_reader(rule, metadata.schema(), self.batch.handle.store)
-        return UpsertFiles(
-            rule, files, keys.lookup(files, rule.key), reader, self.slices, current.policy, names, tombstones
-        )
+            others = self.keys.files(tombstone_settings(settings, rule), rule)
+            tombstones = Tombstones(others, names, self.batch.environment.now_ms())
+        reader = bounds_reader(rule, current.table.metadata.schema(), self.batch.handle.store)
+        deletes = DeleteFiles(keyed.files, current.policy, names)
+        return UpsertFiles(keyed, reader, self.slices, names, deletes, tombstones)
 
-    def _merge_plan(self, layout: Layout, changes: RowChanges) -> Plan:
+    def _merge_plan(self, layout: Layout) -> Plan:
         """Plan merges: of small files, and of files with many deleted rows, those of the batch included."""
-        current, policy = self.current, self.current.policy
-        incoming = incoming_files(changes.files, layout.small_file_limit_bytes)
+        current, policy, found = self.current, self.current.policy, self.files.newest
+        incoming = incoming_files(found.changes.files, layout.small_file_limit_bytes)
         # by `setdefault`, because `|=` of a Counter drops what is 0
-        for key in {each.file.partition for each in self.files.dying}:
+        for key in {each.file.partition for each in found.dying}:
             if key in layout.partitions:
                 incoming.setdefault(key, 0)
         plan = plan_merges(
-            with_changes(layout, changes, self.files), policy, Occasion.BATCH, incoming,
-            budget=MergeBudget.of_batch(policy, sum(file.size_bytes for file in changes.files)),
+            with_changes(layout, found, self.files.keyed.files.settings), policy, Occasion.BATCH, incoming,
+            budget=MergeBudget.of_batch(policy, sum(file.size_bytes for file in found.changes.files)),
             contested=self.batch.contested(current),
         )  # fmt: skip
         inputs = [file.path for group in plan.groups for file in group.inputs]
@@ -258,18 +257,19 @@ def _merge_deadline_seconds(policy: SizePolicy, write_seconds: float) -> float |
     return policy.merge_deadline_for(int(write_seconds * 1000)) / 1000
 
 
-def with_changes(layout: Layout, changes: RowChanges, files: UpsertFiles) -> Layout:
+def with_changes(layout: Layout, upserted: StateChanges, settings: WriteSettings) -> Layout:
     """Return the layout with the batch's own deletes, as merges read them before the commit."""
+    changes = upserted.changes
     own, replaced = pending(changes), {delete.id for delete in changes.replaced}
     by_partition = defaultdict[PartitionKey, dict[str, Dying]](dict)
-    for each in files.dying:
+    for each in upserted.dying:
         by_partition[each.file.partition][each.file.path] = each
     partitions = dict[PartitionKey, PartitionFacts | None]()
     for key, facts in layout.partitions.some(by_partition).items():
         found = by_partition[key]
         known = {file.path: file for file in (*facts.small, *facts.large)}
         others = [each.file for path, each in found.items() if path not in known]
-        large = (*facts.large, *(_numbered(file, files.files.settings) for file in others))
+        large = (*facts.large, *(_numbered(file, settings) for file in others))
         # the batch may put older deletes of other data files of the partition into its own delete file
         new = {d.id: d for file in (*facts.small, *large) for d in own.get(plain_path(file.path), ())}
         older = next((file.deletes for file in known.values() if file.deletes), ())

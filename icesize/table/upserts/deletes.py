@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pyroaring import BitMap
@@ -21,16 +21,18 @@ from icesize.concurrency import NOT_AHEAD
 from icesize.parquet.deletes.position_files import write_positions
 from icesize.parquet.deletes.positions import mark_named
 from icesize.parquet.deletes.vectors import write_vectors
-from icesize.parquet.files.data_file import NewDeleteFile
+from icesize.parquet.files.data_file import NewDataFile, NewDeleteFile
 from icesize.parquet.files.lineage_fields import FIRST_WITH_LINEAGE
 from icesize.parquet.files.names import FileNames
-from icesize.parquet.files.new_files import NewFiles
-from icesize.planning.deletes.delete_reach import only_path
+from icesize.parquet.files.new_files import NewFiles, rewrite_failed
+from icesize.planning.deletes.delete_reach import only_path, plain_path
 from icesize.planning.files import DeleteFile, FileFact, PartitionKey
 from icesize.planning.merging.chosen_files import choose_prefix
+from icesize.policy import SizePolicy
 from icesize.storage.table_storage import Storage
+from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.upserts.lookup import TableFiles
-from icesize.table.upserts.resolver import FilesWithBounds
+from icesize.table.upserts.state_files import FilesWithBounds
 
 MOST_SINGLE_DELETES = 16
 """The most data files that get a position delete file each (format v2); with more, each partition gets one.
@@ -158,3 +160,43 @@ def write_deletes(files: TableFiles, names: FileNames, planned: Sequence[Planned
         # all vectors lie in one file, whose location is that of no partition
         vectors = {file: rows.copy() for each in planned for file, rows in each.rows.items()}
         return list(write_vectors(of_spec(settings.spec_id), PartitionKey(settings.spec_id), vectors))
+
+
+@dataclass(eq=False)
+class DeleteFiles:
+    """Writes delete files for states of the table; one of an earlier state with the same content is used again."""
+
+    files: TableFiles
+    policy: SizePolicy
+    names: FileNames
+    _known: dict[Hashable, NewDeleteFile] = field(default_factory=dict)
+
+    @property
+    def written(self) -> Sequence[NewDeleteFile]:
+        """All files that were written, for any state."""
+        return list(self._known.values())
+
+    def changes(self, dying: Sequence[Dying], live: FilesWithBounds, files: Sequence[NewDataFile] = ()) -> RowChanges:
+        """Return changes of a state with these live files that delete the dying rows, and add `files`."""
+        settings, most = self.files.settings, self.policy.max_delete_files
+        planned = planned_deletes(dying, live, settings.storage, settings.format_version, most)
+        missing = [each for each in planned if each.content not in self._known]
+        with rewrite_failed("write the deletes of the batch"):
+            made = write_deletes(self.files, self.names, missing)
+        self._known |= zip((each.content for each in missing), made, strict=True)
+        deletes = {each: self._known[each.content] for each in planned}
+        applied = {plain_path(file.path): frozenset([deletes[each].id]) for each in planned for file in each.rows}
+        replaced = {delete.id: delete for each in planned for delete in each.replaced}
+        changes = RowChanges(tuple(files), tuple(deletes.values()), tuple(replaced.values()), applied)
+        self._remember(dying, changes, live)
+        return changes
+
+    def _remember(self, dying: Sequence[Dying], changes: RowChanges, live: FilesWithBounds) -> None:
+        """Remember the deleted rows of each data file, so that the next batch need not read them."""
+        has_vectors = self.files.settings.format_version >= FIRST_WITH_LINEAGE
+        replaced = {delete.id for delete in changes.replaced}
+        for each in dying:
+            # beside a vector, readers ignore position deletes
+            others = (delete for delete in each.file.deletes if delete.equality_ids or not has_vectors)
+            kept = frozenset(delete.id for delete in others if delete.id not in replaced)
+            live.remember_deleted(each.file.path, kept | changes.applied[plain_path(each.file.path)], each.all)

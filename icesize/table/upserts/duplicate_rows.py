@@ -19,12 +19,11 @@ from icesize.planning.upsert_rule import UpsertRule
 from icesize.table.commit.loaded import Loaded
 from icesize.table.commit.steps.row_delta import RowChanges
 from icesize.table.state.cluster_reader import ClusterReader
-from icesize.table.upserts.changes import DeleteFiles, check_format
-from icesize.table.upserts.deletes import Dying
+from icesize.table.upserts.deletes import DeleteFiles, Dying
 from icesize.table.upserts.lookup import Positions, Scan, TableFiles
 from icesize.table.upserts.maps import joined
 from icesize.table.upserts.newest_events import shown_keys
-from icesize.table.upserts.resolver import COMPARE_KEYS, FilesWithBounds, with_deleted
+from icesize.table.upserts.state_files import COMPARE_KEYS, FilesWithBounds, check_format
 
 MOST_ROWS_AT_ONCE = 8_000_000
 """Rows whose keys are compared at one time, at about 60 bytes each.
@@ -92,7 +91,7 @@ class Duplicates:
         facts = [live.noted(file, COMPARE_KEYS) for file in live.files]
         contents = frozenset((file.path, file.delete_ids) for file in facts)
         if self._last is None or self._last[0] != contents:
-            self._last = contents, self._doubled(live, with_deleted(facts, self.files, state.store))
+            self._last = contents, self._doubled(live, live.with_deleted(facts, self.files))
         return self._last[1]
 
     def if_restored(self, state: Loaded, partition: PartitionKey, files: Sequence[FileFact]) -> Doubled:
@@ -104,7 +103,7 @@ class Duplicates:
             live.noted(file, COMPARE_KEYS) for file in live.files
             if file.fact.partition != partition and not (is_fixed and file.fact.partition.spec_id == partition.spec_id)
         ]  # fmt: skip
-        living = with_deleted([*others, *files], self.files, state.store)
+        living = live.with_deleted([*others, *files], self.files)
         after = self._doubled(live, living)
         if after.rows and after.rows == self._doubled(live, living[: len(others)]).rows:
             return Doubled(live)

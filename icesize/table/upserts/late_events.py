@@ -21,7 +21,7 @@ from icesize.parquet.keys.codes import Places
 from icesize.parquet.keys.ranks import by_order, sortable
 from icesize.planning.cluster_by import Bounds
 from icesize.planning.files import FileFact
-from icesize.table.upserts.lookup import Hits, TableFiles
+from icesize.table.upserts.lookup import Hits, KeyedFiles
 from icesize.table.upserts.newest_events import Events, Mask
 
 
@@ -31,14 +31,12 @@ class LateEvents:
 
     Attributes:
         events: The events.
-        files: Reads columns of data files.
-        order_ids: The columns of the order, by field id.
+        keyed: The data files of the table.
         hits: All rows with keys of the batch that were found so far, by the path of their file.
     """
 
     events: Events
-    files: TableFiles
-    order_ids: Sequence[int]
+    keyed: KeyedFiles
     hits: Mapping[str, Hits]
     _order: dict[str, pa.Table] = field(default_factory=dict)
 
@@ -80,8 +78,7 @@ class LateEvents:
         """Return the order of rows with keys of the batch. They are read for all such rows of a file, once."""
         known = self.hits[file.path]
         if file.path not in self._order:
-            names = self.files.names(self.order_ids)
-            self._order[file.path] = self.files.at(file, known.positions, names)
+            self._order[file.path] = self.keyed.files.at(file, known.positions, self.keyed.order_names)
         return self._order[file.path].take(pa.array(np.searchsorted(known.positions, hits.positions)))
 
     def _keep_newest(self, doubled: Mask, rows: Sequence[tuple[FileFact, Hits]], dead: Sequence[Mask]) -> None:

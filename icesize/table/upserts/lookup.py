@@ -16,6 +16,7 @@ from icesize.parquet.keys.codes import Codes, Places, codes_of
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
+from icesize.planning.upsert_rule import UpsertRule
 
 Positions = NDArray[np.int64]
 
@@ -78,6 +79,26 @@ class TableFiles:
             parts.append(table.take(pa.array(positions[start:end] - first)))
             first += table.num_rows
         return pa.concat_tables(parts)
+
+
+@dataclass(frozen=True)
+class KeyedFiles:
+    """Data files whose rows have a key.
+
+    Attributes:
+        rule: The rule of the table: the key, and the order of rows.
+        files: Reads columns of the files.
+        lookup: Finds keys in them.
+    """
+
+    rule: UpsertRule
+    files: TableFiles
+    lookup: Lookup
+
+    @property
+    def order_names(self) -> list[str]:
+        """The current names of the columns of the order."""
+        return self.files.names(self.rule.order)
 
 
 @dataclass(frozen=True)

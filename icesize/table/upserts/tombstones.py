@@ -10,7 +10,7 @@ The files have the columns of key and order only, and the time of the delete. Th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -41,7 +41,7 @@ from icesize.table.manifests.file_columns import read_described
 from icesize.table.manifests.manifest_lists import inherited_from, manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.upserts.late_events import not_older
-from icesize.table.upserts.lookup import Hits, Lookup, TableFiles
+from icesize.table.upserts.lookup import Hits, KeyedFiles
 from icesize.table.upserts.newest_events import Events, Mask, sorted_places
 
 _TIME = NestedField(2_000_000_000, "_deleted_at_ms", LongType(), required=True)
@@ -100,23 +100,19 @@ class Tombstones:
     """The tombstones of a table, and the files that a batch adds, for one state of the table after the other.
 
     Attributes:
-        rule: The rule of the table, which has an order and a horizon.
-        files: Reads files of tombstones.
-        lookup: Finds keys in them.
+        keyed: The files of tombstones, and the rule of the table, which has an order and a horizon.
         names: Names of files of tombstones.
         now_ms: The time of the batch. Tombstones are forgotten `rule.tombstones_ms` after their batch.
         changes: The files that the batch adds to the state, and those that it removes: merged ones and expired ones.
     """
 
-    rule: UpsertRule
-    files: TableFiles
-    lookup: Lookup
+    keyed: KeyedFiles
     names: FileNames
     now_ms: int
     changes: RowChanges = field(default_factory=RowChanges)
     _known: Sequence[FileFact] = ()
     _head: Head | None = None
-    _written: dict[tuple[int, frozenset[str]], tuple[NewDataFile, ...]] = field(default_factory=dict)
+    _written: dict[Hashable, tuple[NewDataFile, ...]] = field(default_factory=dict)
 
     @property
     def written(self) -> list[NewDataFile]:
@@ -170,7 +166,7 @@ class Tombstones:
 
     @property
     def _oldest_ms(self) -> int:
-        return self.now_ms - (self.rule.tombstones_ms or 0)
+        return self.now_ms - (self.keyed.rule.tombstones_ms or 0)
 
     def _listed(self, state: Loaded) -> list[TombstoneFile]:
         """Return the files of tombstones of a state."""
@@ -181,8 +177,8 @@ class Tombstones:
 
     def _looked_up(self, file: FileFact, events: Events) -> tuple[Hits, pa.Table]:
         """Return the tombstones of a file that are of keys of the events and not forgotten, and their order."""
-        hits, names = self.lookup.find(file, events.codes), self.files.names(self.rule.order)
-        rows = self.files.at(file, hits.positions, [*names, _TIME.name])
+        hits, names = self.keyed.lookup.find(file, events.codes), self.keyed.order_names
+        rows = self.keyed.files.at(file, hits.positions, [*names, _TIME.name])
         valid = rows.column(_TIME.name).to_numpy() >= self._oldest_ms
         return hits.where(valid), rows.select(names).filter(pa.array(valid))
 
@@ -204,17 +200,17 @@ class Tombstones:
         if content not in self._written:
             rows = self._together(new, merged) if merged else new
             with rewrite_failed("write the deletes of the batch"):
-                self._written[content] = tuple(write_rows([rows], self.files.settings, self.names))
+                self._written[content] = tuple(write_rows([rows], self.keyed.files.settings, self.names))
         return self._written[content]
 
     def _together(self, new: pa.Table, merged: Sequence[FileFact]) -> pa.Table:
         """Return the newest tombstone of each key, with the latest time, without those that are forgotten."""
-        schema = self.files.settings.arrow_schema
-        parts = [table for file in merged for table in self.files.read(file, schema.names)]
+        schema = self.keyed.files.settings.arrow_schema
+        parts = [table for file in merged for table in self.keyed.files.read(file, schema.names)]
         rows = pa.concat_tables([*(part.select(schema.names) for part in parts), new.select(schema.names).cast(schema)])
         rows = rows.filter(pc.greater_equal(rows.column(_TIME.name), self._oldest_ms))
-        codes = codes_of(rows.select(self.files.names(self.rule.key)).columns, b"")
-        places = sorted_places(codes, rows.select(self.files.names(self.rule.order)))
+        codes = codes_of(rows.select(self.keyed.files.names(self.keyed.rule.key)).columns, b"")
+        places = sorted_places(codes, rows.select(self.keyed.order_names))
         is_last = codes.take(places).lasts()
         latest_ms = np.maximum.reduceat(rows.column(_TIME.name).to_numpy()[places], np.flatnonzero(np.roll(is_last, 1)))
         newest = rows.take(pa.array(places[is_last])).drop_columns([_TIME.name])

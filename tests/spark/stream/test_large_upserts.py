@@ -23,7 +23,7 @@ from icesize.table.commit import batch_commit
 from icesize.table.state.cluster_reader import ClusterReader
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.lookup import TableFiles
-from icesize.table.upserts.resolver import FilesWithBounds, with_deleted
+from icesize.table.upserts.state_files import FilesWithBounds
 from tests.support.spark_lake import Lake
 from tests.support.tables import check
 from tests.support.v3_tables import as_v3
@@ -122,7 +122,7 @@ def ids(lake: Lake) -> dict[int, int]:
     state = batch_commit.state_of(handle, current)
     live = FilesWithBounds.of(state, ClusterReader(ClusterBy(("id",), (1,), "keys", 0)))
     found = dict[int, int]()
-    for file, deleted in with_deleted([live.noted(each) for each in live.files], files, state.store):
+    for file, deleted in live.with_deleted([live.noted(each) for each in live.files], files):
         rows = [row for part in files.read(file, ["id"], lineage=True) for row in part.to_pylist()]
         found |= {row["id"]: row["_row_id"] for place, row in enumerate(rows) if place not in deleted}
     return found

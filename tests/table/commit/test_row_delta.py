@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pyiceberg.table import Table
 from icesize import failpoints
 from icesize.environment import Environment
 from icesize.errors import RewriteFailed
+from icesize.planning.files import FileFact
 from icesize.report import Report
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import TableHandle
@@ -37,7 +39,7 @@ from tests.support.tables import (
     small_files,
     sqlite_catalog,
 )
-from tests.support.upserts import Event, Row, events_of, live_rows, upsert
+from tests.support.upserts import Event, Row, live_rows, live_rows_of, sliced, upsert
 from tests.support.v3_tables import as_v3
 
 RULE = WantedRule(key="id", order_by="ts")
@@ -65,20 +67,28 @@ def commit(
     *,
     stream: str = "s",
     has_merges: bool = False,
+    slices: int = 1,
     environment: Environment | None = None,
 ) -> Report:
     """One batch of a stream."""
     return upsert(
-        TableHandle(catalog, ("db", "t")), RULE, lambda current, rule: [lambda: events_of(events)],
+        TableHandle(catalog, ("db", "t")), RULE, lambda current, rule: sliced(events, slices),
         LedgerEntry(stream, "q", batch), environment or FakeTime().environment,
         merges=merge_here if has_merges else None,
     )  # fmt: skip
 
 
-def others_first(act: Callable[[], object]) -> AbstractContextManager[None]:
-    """Let another writer commit once, after the batch has found its rows and before its compare-and-swap."""
-    waiting = [act]
-    return failpoints.armed("before-swap", lambda: waiting and waiting.pop()())
+def others_first(*acts: Callable[[], object]) -> AbstractContextManager[None]:
+    """Let another writer act before the first compare-and-swap of the batch, and before each of its next ones."""
+    waiting, acting = list(acts), list[Callable[[], object]]()
+
+    def act() -> None:
+        if waiting and not acting:
+            acting.append(waiting.pop(0))
+            acting[0]()
+            acting.clear()
+
+    return failpoints.armed("before-swap", act)
 
 
 def delete_key(catalog: Catalog, key: int) -> None:
@@ -102,6 +112,11 @@ def landed(catalog: Catalog, rows: Sequence[Row]) -> Table:
     check(table)
     assert live_rows(catalog) == sorted(rows)
     return table
+
+
+def files_of_keys(table: Table) -> dict[int, FileFact]:
+    """The file of the live row of each key."""
+    return {row[0]: file for file, row in live_rows_of(table)}
 
 
 OTHERS: dict[str, tuple[Callable[[Catalog], object], Sequence[Row]]] = {
@@ -145,10 +160,31 @@ def test_a_row_has_the_row_id_of_the_state_that_it_is_committed_on(catalog: Cata
     with others_first(lambda: delete_key(catalog, 1)):
         commit(catalog, [(1, LATER, "a"), (2, LATER, "a")], 1)
 
-    landed(catalog, [(1, LATER, "a"), (2, LATER, "a"), *FOUR[2:]])
-    [new] = [file for file in small_files(catalog.load_table("db.t")) if file.path != old.path]
-    (first, _), (second, _) = lineage_of(new)[1], lineage_of(new)[2]
-    assert (first, second) == (new.first_row_id, lineage_of(old)[2][0])
+    files = files_of_keys(landed(catalog, [(1, LATER, "a"), (2, LATER, "a"), *FOUR[2:]]))
+    assert lineage_of(files[1])[1][0] == files[1].first_row_id
+    assert lineage_of(files[2])[2][0] == lineage_of(old)[2][0]
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+@pytest.mark.parametrize("catalog", [3], indirect=True)
+def test_a_row_that_got_two_other_row_ids_is_in_the_table_once(catalog: Catalog, slices: int) -> None:
+    """Its earlier versions are deleted in the commit, in each file that the batch wrote them to (format v3)."""
+    with others_first(lambda: delete_key(catalog, 1), lambda: append(catalog, [1])):
+        commit(catalog, [(1, LATER, "a"), (2, LATER, "a")], 1, slices=slices)
+
+    table = landed(catalog, [(1, LATER, "a"), (2, LATER, "a"), *FOUR[2:]])
+    [theirs] = [file for file in small_files(table) if file.rows == 1 and lineage_of(file)[1][1] == 3]
+    assert lineage_of(files_of_keys(table)[1])[1][0] == theirs.first_row_id
+
+
+@pytest.mark.parametrize("catalog", [3], indirect=True)
+def test_a_row_that_got_another_row_id_and_is_late_then_is_in_no_file(catalog: Catalog) -> None:
+    """If another stream brings a newer row after another writer deleted the old one, no version of the batch stays."""
+    newer = partial(commit, catalog, [(1, LATER + 1, "c")], 0, stream="other")
+    with others_first(lambda: delete_key(catalog, 1), newer):
+        commit(catalog, [(1, LATER, "a"), (2, LATER, "a")], 1)
+
+    landed(catalog, [(1, LATER + 1, "c"), (2, LATER, "a"), *FOUR[2:]])
 
 
 def test_a_written_row_that_became_late_is_deleted_in_its_commit(catalog: Catalog) -> None:

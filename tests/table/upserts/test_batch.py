@@ -28,8 +28,8 @@ from icesize.table.manifests.store import ManifestStore
 from icesize.table.records.ledger import LedgerEntry
 from icesize.table.state.handle import Current, PolicyArgument, TableHandle
 from icesize.table.upserts.batch import FetchSlice, merge_here
-from icesize.table.upserts.resolver import COMPARE_KEYS, FilesWithBounds
 from icesize.table.upserts.settings import WantedRule
+from icesize.table.upserts.state_files import COMPARE_KEYS, FilesWithBounds
 from tests.support.tables import (
     FakeTime,
     append,

@@ -23,7 +23,7 @@ from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.upserts.deletes import MOST_SINGLE_DELETES, Dying, planned_deletes, write_deletes
 from icesize.table.upserts.lookup import TableFiles
-from icesize.table.upserts.resolver import FilesWithBounds
+from icesize.table.upserts.state_files import FilesWithBounds
 from tests.support.examples import examples
 from tests.support.parquet_files import settings_of
 
