@@ -94,7 +94,7 @@ class Slice:
         if self._kept is not None:
             return self._kept
         events = self.load()
-        found = hash((len(events), int(np.bitwise_xor.reduce(events.codes.high))))
+        found = 0 if keeps else events.checksum
         if self._checksum is None:
             self._checksum, self.in_files = found, np.zeros(len(events), np.bool_)
         if found != self._checksum:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
@@ -54,9 +55,24 @@ class Events:
             self.received,
         )  # fmt: skip
 
+    @property
+    def checksum(self) -> int:
+        """A number that differs, practically always, if keys, their order or which of them are deletes differ."""
+        order = () if self.order is None else self.order.columns
+        arrays = [pa.array(self.codes.high), pa.array(self.is_delete.view(np.uint8)), *order]
+        return checksum_of(pa.table(arrays, [str(number) for number in range(len(arrays))]))
+
     def shown(self, places: Sequence[int]) -> str:
         """Return a few keys as text for messages: `(id=5), (id=7) and 3 more`."""
         return shown_keys(self.keys.take(pa.array(places[:_MOST_SHOWN], pa.int64())), len(places))
+
+
+def checksum_of(rows: pa.Table) -> int:
+    """Return a checksum of the values of rows, which may lie in any chunks."""
+    checksum = 0
+    for batch in rows.combine_chunks().to_batches():
+        checksum = crc32(batch.serialize(), checksum)
+    return checksum
 
 
 def shown_keys(keys: pa.Table, count: int) -> str:
