@@ -42,7 +42,7 @@ from icesize.table.manifests.manifest_lists import inherited_from, manifests_of
 from icesize.table.manifests.store import ManifestStore
 from icesize.table.upserts.late_events import not_older
 from icesize.table.upserts.lookup import Hits, KeyedFiles
-from icesize.table.upserts.newest_events import Events, Mask, sorted_places
+from icesize.table.upserts.newest_events import Events, Mask, checksum_of, sorted_places
 
 _TIME = NestedField(2_000_000_000, "_deleted_at_ms", LongType(), required=True)
 """When a batch deleted the key, in milliseconds since 1970.
@@ -196,7 +196,7 @@ class Tombstones:
 
     def _files(self, number: int, new: pa.Table, merged: Sequence[FileFact]) -> tuple[NewDataFile, ...]:
         """Return files with the new tombstones and those of merged files; an earlier attempt may have written them."""
-        content = number, frozenset(file.path for file in merged)
+        content = number, checksum_of(new), frozenset(file.path for file in merged)
         if content not in self._written:
             rows = self._together(new, merged) if merged else new
             with rewrite_failed("write the deletes of the batch"):

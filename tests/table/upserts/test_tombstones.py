@@ -245,6 +245,16 @@ def test_two_streams_remember_deletes_for_each_other(catalog: Catalog) -> None:
     check(catalog.load_table(table.name()[-2:]))
 
 
+def test_an_older_delete_lasts_as_long_as_a_newer_one_that_came_first(catalog: Catalog) -> None:
+    """The order of a remembered delete is that of the state that it is committed on, not of an earlier attempt."""
+    others = [lambda: commit(catalog, [(1, 70, None)], 0, stream="other")]
+    commit(catalog, [(5, 10, "a")], 0)
+    with armed("before-swap", lambda: others and others.pop()()):
+        commit(catalog, [(1, 50, None)], 1, days=1.5)
+    commit(catalog, [(1, 60, "a")], 2, days=2.5)
+    assert live_rows(catalog) == [(5, 10, "a")]
+
+
 def test_tombstones_of_slices_are_merged_as_others_are(catalog: Catalog) -> None:
     """Each slice with deletes adds a file, and the next batch leaves few of them."""
     for number in range(5):
