@@ -74,14 +74,20 @@ def plan_compaction(
 
 def plan_of(selection: Selection, budget_bytes: int | None = None) -> Plan:
     """Return the plan of the merges of a selection, with a forecast."""
-    budget = MergeBudget(most_bytes=budget_bytes)
-    return _forecast(selection, plan_merges(selection.layout, selection.current.policy, budget=budget))
+    return _forecast(selection, _planned(selection, budget_bytes, moves=False))
 
 
 def _moves(context: TableContext, where: Where, budget_bytes: int | None) -> Plan:
     selection = context.select(where, old_specs_only=True)
-    budget = MergeBudget(most_bytes=budget_bytes)
-    return _forecast(selection, plan_moves(selection.layout, selection.current.policy, budget=budget))
+    return _forecast(selection, _planned(selection, budget_bytes, moves=True))
+
+
+def _planned(selection: Selection, budget_bytes: int | None, *, moves: bool) -> Plan:
+    """Return the moves or the merges of a selection within a budget that none of them exceeds."""
+    layout, policy = selection.layout, selection.current.policy
+    if moves:
+        return plan_moves(layout, policy, budget_bytes)
+    return plan_merges(layout, policy, budget=MergeBudget.hard(budget_bytes))
 
 
 def _forecast(selection: Selection, plan: Plan) -> Plan:
@@ -103,14 +109,14 @@ def compact(context: TableContext, where: Where, budget: Budget, *, into_current
     has an error of the merges.
     """
     began = context.environment.monotonic()
-    moves = _Rounds.of(context, where, budget, plan_moves, old_specs_only=True) if into_current_spec else None
+    moves = _Rounds.of(context, where, budget, moves=True) if into_current_spec else None
     if moves is None or not moves.whole.groups:
-        return _Rounds.of(context, where, budget, plan_merges).run()
+        return _Rounds.of(context, where, budget, moves=False).run()
     moved = moves.run()
     left = None if budget.size_bytes is None else max(0, budget.size_bytes - moved.bytes_written)
     rest = replace(budget, size_bytes=left).after(context.environment.monotonic() - began)
     try:
-        merged = None if rest.seconds == 0 else _Rounds.of(context, where, rest, plan_merges).run()
+        merged = None if rest.seconds == 0 else _Rounds.of(context, where, rest, moves=False).run()
     except Exception as error:
         if not can_end(error) or not moved.snapshot_ids:
             raise
@@ -121,31 +127,23 @@ def compact(context: TableContext, where: Where, budget: Budget, *, into_current
 
 @dataclass(frozen=True)
 class _Rounds:
-    """A plan of merges or of moves within a budget."""
+    """A plan of merges, or of `moves`, within a budget, in the partitions that match `where`."""
 
     context: TableContext
+    where: Where
     budget: Budget
-    select: Callable[..., Selection]
+    moves: bool
     selection: Selection
     whole: Plan
     is_late: Callable[[], bool]
 
     @classmethod
-    def of(
-        cls,
-        context: TableContext,
-        where: Where,
-        budget: Budget,
-        plan: Callable[..., Plan],
-        *,
-        old_specs_only: bool = False,
-    ) -> _Rounds:
-        """Plan by `plan` what the budget allows."""
+    def of(cls, context: TableContext, where: Where, budget: Budget, *, moves: bool) -> _Rounds:
+        """Plan what the budget allows."""
         is_late = budget.started(context.environment)
-        select = partial(context.select, where, old_specs_only=old_specs_only)
-        selection = select(current=context.numbered())
-        planned = plan(selection.layout, selection.current.policy, budget=MergeBudget(most_bytes=budget.size_bytes))
-        return cls(context, budget, select, selection, noting_rounds(planned, context.engine.most_bytes), is_late)
+        selection = context.select(where, context.numbered(), old_specs_only=moves)
+        whole = noting_rounds(_planned(selection, budget.size_bytes, moves=moves), context.engine.most_bytes)
+        return cls(context, where, budget, moves, selection, whole, is_late)
 
     def run(self) -> Report:
         """Run the plan; the observer gets it with its forecast first.
@@ -176,7 +174,7 @@ class _Rounds:
         """Return the newest state. Raises RoundsEnd if no further round is possible."""
         if self.is_late():
             raise RoundsEnd(f"the budget of {self.budget.seconds:g} s is used up")
-        now = self.select()
+        now = self.context.select(self.where, old_specs_only=self.moves)
         if now.layout.spec_id != self.selection.layout.spec_id:
             raise RoundsEnd("another writer changed the partition spec")
         return now
@@ -266,8 +264,8 @@ def merge_round(
     files. If each of many passes merged these to one file, the same rows would be written as often.
     """
     selection = context.select(current=context.numbered()).without(damaged)
-    within = context.round_bytes(bytes_left), bytes_left
-    plan = plan_of_round(context, selection, *within, cold_only=cold_only)
+    budget = MergeBudget(context.round_bytes(bytes_left), bytes_left)
+    plan = plan_of_round(context, selection, budget, cold_only=cold_only)
     waits = not cold_only and not plan.skipped_by_reason.keys().isdisjoint(_WAITS)
     if not (plan.groups or waits):
         return None
@@ -284,9 +282,7 @@ def move_round(context: TableContext, bytes_left: int | None, damaged: Collectio
         return None
     selection = context.select(current=current, old_specs_only=True).without(damaged)
     contested = context.handle.contested(current, context.environment)
-    most_bytes = context.round_bytes(bytes_left)
-    budget = MergeBudget(most_bytes=most_bytes)
-    plan = plan_moves(selection.layout, current.policy, budget=budget, contested=contested)
+    plan = plan_moves(selection.layout, current.policy, context.round_bytes(bytes_left), contested=contested)
     return _merge(context, selection, plan) if plan.is_due else None
 
 
@@ -298,19 +294,18 @@ def plan_rounds(context: TableContext, budget_bytes: int | None) -> Plan:
     selection = context.select()
     if selection.current.policy.into_current_spec and (moves := _moves(context, None, budget_bytes)).groups:
         return moves
-    return _forecast(selection, plan_of_round(context, selection, None, budget_bytes))
+    return _forecast(selection, plan_of_round(context, selection, MergeBudget.hard(budget_bytes)))
 
 
 def plan_of_round(
     context: TableContext,
     selection: Selection,
-    budget_bytes: int | None,
-    most_bytes: int | None,
+    budget: MergeBudget,
     *,
     cold_only: bool = False,
     contested: Collection[PartitionKey] | None = None,
 ) -> Plan:
-    """Return the merges of one round within these bytes, as in `plan_merges` (None: of all rounds), without a forecast.
+    """Return the merges of one round within its budget, without a forecast.
 
     `contested` partitions are left alone; None looks for those that other writers change constantly.
     """
@@ -320,7 +315,7 @@ def plan_of_round(
         current.policy,
         Occasion.BATCH if cold_only else Occasion.MAINTENANCE,
         {} if cold_only else dict.fromkeys(_growing(context, selection), 0),
-        budget=MergeBudget(budget_bytes, most_bytes),
+        budget=budget,
         contested=context.handle.contested(current, context.environment) if contested is None else contested,
         excluded_paths=_due(plan_delete_rewrites(layout, current.policy)),
     )

@@ -25,6 +25,7 @@ from icesize.maintenance.table_context import InThisProcess, TableContext
 from icesize.planning.deletes.delete_plan import plan_delete_rewrites
 from icesize.planning.insight.health import FORMULA, TableSurvey, parts_of
 from icesize.planning.insight.scan_cost import A_COMMIT, LayoutCost, WorkCost
+from icesize.planning.merging.groups import UNLIMITED, MergeBudget
 from icesize.planning.plan import Plan
 from icesize.planning.retention.planner import plan_retention
 from icesize.policy import SizePolicy
@@ -227,7 +228,7 @@ def survey_and_merges(context: TableContext, table: Table, most_bytes: int | Non
     current = context.handle.current(table)
     selection, metadata = context.select(current=current), table.metadata
     layout, manifests = selection.layout, manifests_of(head_snapshot(metadata), table.io, metadata.specs())
-    plan = plan_of_round(context, selection, None, None, contested=())
+    plan = plan_of_round(context, selection, UNLIMITED, contested=())
     rewrites = plan_delete_rewrites(layout, current.policy)
     due, notes = _snapshots_due(current, context.environment.now_ms())
     if service := optimizer_of(metadata, table.catalog):
@@ -261,7 +262,7 @@ def survey_and_merges(context: TableContext, table: Table, most_bytes: int | Non
     )
     if most_bytes is None or plan.bytes_to_write <= most_bytes:
         return survey, replace(plan, notes=())
-    within = plan_of_round(context, selection, None, most_bytes, contested=())
+    within = plan_of_round(context, selection, MergeBudget.hard(most_bytes), contested=())
     return survey, replace(within, notes=tuple(note for note in within.notes if note not in plan.notes))
 
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 from icesize.planning.deletes.delete_reach import delete_files_freed
 from icesize.planning.file_sizes import is_small_file
 from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.merging.groups import UNLIMITED, MergeBudget
+from icesize.planning.merging.groups import UNLIMITED, MergeBudget, by_partition
 from icesize.planning.merging.planner import Occasion, plan_merges
 from icesize.planning.plan import FileGroup, MergeTask, Plan
 from icesize.policy import SizePolicy
@@ -89,9 +89,7 @@ def complete_plan(
     once.
     """
     groups = tuple(group for group in first.groups if group.cold or group.partition in incoming)
-    begun: dict[PartitionKey, list[MergeTask]] = {}
-    for group in groups:
-        begun.setdefault(group.partition, []).append(group)
+    begun = by_partition(groups)
     limit_bytes = policy.small_file_limit_bytes
     settled = {key for key in begun if incoming.get(key, 0) <= first.incoming.get(key, 0)}
     rest: dict[PartitionKey, PartitionFacts | None] = dict.fromkeys(settled)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.file_sizes import ROUND_DOWN_RATIO, is_small_file, least_output_bytes, merged_files
-from icesize.planning.files import FileFact, PartitionFacts, SkipReason
+from icesize.planning.files import FileFact, PartitionFacts, PartitionKey, SkipReason
 from icesize.planning.plan import MergeTask
 from icesize.policy import SizePolicy
 
@@ -19,24 +19,24 @@ OUTPUTS_PER_GROUP = 4
 
 @dataclass(frozen=True, slots=True)
 class MergeBudget:
-    """The bytes that merges may rewrite; None for no limit.
+    """The bytes that merges may rewrite together; None for no limit.
 
-    One merge may exceed `size_bytes`, as `within_budget` describes. All merges together never exceed `most_bytes`,
-    which is the budget that a user gives.
+    One merge may exceed `size_bytes`, as `within_budget` describes. All merges together, this one included, never
+    exceed `most_bytes`, which is at least `size_bytes`.
     """
 
     size_bytes: int | None = None
     most_bytes: int | None = None
 
     @classmethod
+    def hard(cls, size_bytes: int | None) -> MergeBudget:
+        """Return a budget that no merge may exceed, such as that of a user."""
+        return cls(size_bytes, size_bytes)
+
+    @classmethod
     def of_batch(cls, policy: SizePolicy, batch_bytes: float) -> MergeBudget:
         """Return the budget for the merges of a batch."""
         return cls(policy.budget_for(int(batch_bytes)), policy.merge_budget_bytes)
-
-    @property
-    def limit_bytes(self) -> int | None:
-        """The smaller one of both."""
-        return min((bound for bound in (self.size_bytes, self.most_bytes) if bound is not None), default=None)
 
     def after(self, used_bytes: int) -> MergeBudget:
         """Return what is left."""
@@ -47,50 +47,67 @@ class MergeBudget:
 UNLIMITED = MergeBudget()
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Work:
-    """One partition while it is planned. `blocked` is the reason if all of it stays.
+    """The files of one partition that a plan decides on. `blocked` is the reason if all of them stay.
 
     Files at `excluded_paths` are not due. `mergeable` are small files, smallest first. `large` files are not small, and
-    due for their deletes. `ineligible` files of both kinds must stay. `slots` is the number of mergeable files that may
-    remain; None for the fewest. `taken` are the `due` groups that the budget covers. `too_large` groups never fit into
-    it. The part of each that fits is among the `due` ones.
+    due for their deletes. `ineligible` files of both kinds must stay.
     """
 
     facts: PartitionFacts
+    mergeable: Sequence[FileFact] = ()
+    large: Sequence[FileFact] = ()
+    ineligible: Sequence[tuple[FileFact, SkipReason]] = ()
     blocked: SkipReason | None = None
     excluded_paths: frozenset[str] = frozenset()
-    mergeable: list[FileFact] = field(default_factory=list)
-    ineligible: list[tuple[FileFact, SkipReason]] = field(default_factory=list)
-    large: list[FileFact] = field(default_factory=list)
-    slots: int | None = None
-    cold: bool = False
-    due: list[MergeTask] = field(default_factory=list)
-    too_large: list[MergeTask] = field(default_factory=list)
-    taken: list[MergeTask] = field(default_factory=list)
 
-    def is_due(self, file: FileFact, policy: SizePolicy) -> bool:
-        """Return whether a file has to be rewritten for its deletes."""
-        return bool(file.delete_files) and file.path not in self.excluded_paths and is_due(file, policy)
+    def small_files_after(self, taken: Iterable[MergeTask], small_file_limit_bytes: int) -> int:
+        """Return the number of mergeable small files after the `taken` groups are merged."""
+        large, left = {file.path for file in self.large}, len(self.mergeable)
+        for group in taken:
+            left -= sum(file.path not in large for file in group.inputs)
+            left += group.outputs if is_small_file(group.output_size_bytes, small_file_limit_bytes) else 0
+        return left
+
+
+def has_due_deletes(file: FileFact, policy: SizePolicy, excluded_paths: Collection[str]) -> bool:
+    """Return whether a file has to be rewritten for its deletes; not if the caller rewrites its delete files."""
+    return bool(file.delete_files) and file.path not in excluded_paths and is_due(file, policy)
+
+
+@dataclass(frozen=True, slots=True)
+class DueMerges:
+    """The merges of one partition that are due; none if the occasion leaves it out.
+
+    `slots` is the number of mergeable files that may remain; None for the fewest. `too_large` groups never fit into the
+    budget. The part of each that fits is among the `groups`.
+    """
+
+    work: Work
+    slots: int | None = None
+    groups: Sequence[MergeTask] = ()
+    too_large: Sequence[MergeTask] = ()
 
     @property
     def excess(self) -> int:
         """Mergeable files above the slots, or above one if as few as possible may remain."""
-        return max(0, len(self.mergeable) - max(1, self.slots or 0))
+        return max(0, len(self.work.mergeable) - max(1, self.slots or 0))
 
-    def small_files_after(self, small_file_limit_bytes: int) -> int:
-        """Return the number of mergeable small files after the taken groups are merged."""
-        large = {file.path for file in self.large}
-        inputs = (file for group in self.taken for file in group.inputs)
-        left = len(self.mergeable) - sum(file.path not in large for file in inputs)
-        return left + sum(g.outputs for g in self.taken if is_small_file(g.output_size_bytes, small_file_limit_bytes))
+
+def by_partition(groups: Iterable[MergeTask]) -> dict[PartitionKey, list[MergeTask]]:
+    """Return the groups of each partition, in their order."""
+    found = dict[PartitionKey, list[MergeTask]]()
+    for group in groups:
+        found.setdefault(group.partition, []).append(group)
+    return found
 
 
 def outputs_per_group(policy: SizePolicy, budget: MergeBudget) -> int:
     """Return the most outputs of a group: 4, or fewer if the budget does not cover four."""
-    if budget.limit_bytes is None:
+    if budget.size_bytes is None:
         return OUTPUTS_PER_GROUP
-    affordable = int(budget.limit_bytes / (ROUND_DOWN_RATIO * policy.target_file_size_bytes))
+    affordable = int(budget.size_bytes / (ROUND_DOWN_RATIO * policy.target_file_size_bytes))
     return max(1, min(OUTPUTS_PER_GROUP, affordable))
 
 
@@ -99,13 +116,13 @@ def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_ou
 
     A single file is rewritten if its deletes are due. No file may exceed the planned size of one of several outputs.
     """
-    if not files or (len(files) == 1 and not work.is_due(files[0], policy)):
+    if not files or (len(files) == 1 and not has_due_deletes(files[0], policy, work.excluded_paths)):
         return []
     total_bytes = sum([file.live_bytes if file.deleted_rows else file.size_bytes for file in files])
     outputs = merged_files(total_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)
     in_time = sorted(files, key=lambda file: (file.sequence_number, file.path))
     return [
-        MergeTask(tuple(inputs), work.facts.key, count, work.facts.label, work.cold)
+        MergeTask(tuple(inputs), work.facts.key, count, work.facts.label)
         for inputs, count in _cut(in_time, total_bytes, outputs, policy, most_outputs)
     ]
 
@@ -119,6 +136,8 @@ def _cut(
     exceeds the target by more than 10 %. Each output is then larger than any input file, so that a run has more input
     files than outputs. If sizes are too coarse for that, the run grows.
     """
+    if outputs <= most_outputs:
+        return [(files, outputs)]
     part = total_bytes / outputs
     least = least_output_bytes(policy.small_file_limit_bytes)
     most = max(ROUND_DOWN_RATIO * policy.target_file_size_bytes, part)
@@ -146,15 +165,19 @@ def _cut(
     return runs
 
 
-def fit_into_budget(work: Work, policy: SizePolicy, most_outputs: int, most_bytes: int) -> None:
-    """Replace the due groups above `most_bytes` by the merge of the smallest files that fit.
+def fit_into_budget(due: DueMerges, policy: SizePolicy, budget: MergeBudget) -> DueMerges:
+    """Return the due merges, with the merge of the smallest files that fit in place of groups above `most_bytes`.
 
     The files of all these groups count together: the two smallest may lie in different groups.
     """
-    work.too_large = [group for group in work.due if group.size_bytes > most_bytes]
-    work.due = [group for group in work.due if group.size_bytes <= most_bytes]
-    files = sorted((file for group in work.too_large for file in group.inputs), key=by_size)
-    work.due += groups_of(work, _that_fit(files, most_bytes), policy, most_outputs)
+    most_bytes = budget.most_bytes
+    if most_bytes is None:
+        return due
+    too_large = [group for group in due.groups if group.size_bytes > most_bytes]
+    fit = [group for group in due.groups if group.size_bytes <= most_bytes]
+    files = sorted((file for group in too_large for file in group.inputs), key=by_size)
+    parts = groups_of(due.work, _that_fit(files, most_bytes), policy, outputs_per_group(policy, budget))
+    return replace(due, groups=[*fit, *parts], too_large=too_large)
 
 
 def by_size(file: FileFact) -> tuple[int, int, str]:
@@ -167,8 +190,8 @@ def _that_fit(files: Sequence[FileFact], most_bytes: float) -> Sequence[FileFact
     return files[: sum(size_bytes <= most_bytes for size_bytes in accumulate(file.size_bytes for file in files))]
 
 
-def within_budget(works: Sequence[Work], policy: SizePolicy, budget: MergeBudget) -> tuple[MergeTask, ...]:
-    """Take the due groups that the budget covers, and return them by their worth, highest first.
+def within_budget(dues: Sequence[DueMerges], policy: SizePolicy, budget: MergeBudget) -> tuple[MergeTask, ...]:
+    """Return the groups that the budget covers by their worth, highest first.
 
     Hot partitions come first. Among them, partitions above their slots or with files of more than `max_delete_files`
     delete files come first. Then groups are ranked by the scan cost that they save per rewritten byte. Two rules
@@ -180,12 +203,14 @@ def within_budget(works: Sequence[Work], policy: SizePolicy, budget: MergeBudget
     leave less for them.
     """
     purse = _BudgetAllocator(policy, budget)
-    hot = [work for work in works if work.slots is not None]
+    hot = [due for due in dues if due.slots is not None]
     purse.take_due(hot)
-    for work in sorted(hot, key=lambda work: -work.excess):
-        if work.excess and not any(group.outputs < len(group.inputs) for group in work.taken):
-            purse.take_cheaper(work)
-    purse.take_due([work for work in works if work.slots is None])
+    taken = by_partition(purse.groups)
+    for due in sorted(hot, key=lambda due: -due.excess):
+        own = taken.get(due.work.facts.key, ())
+        if due.excess and not any(group.outputs < len(group.inputs) for group in own):
+            purse.take_cheaper(due, own)
+    purse.take_due([due for due in dues if due.slots is None])
     return tuple(purse.groups)
 
 
@@ -195,42 +220,38 @@ class _BudgetAllocator:
     def __init__(self, policy: SizePolicy, budget: MergeBudget) -> None:
         self.groups: list[MergeTask] = []
         self._policy, self._open_bytes = policy, max(1, policy.close_file_cost_bytes)
-        self._max_delete_files = policy.max_delete_files
-        self._most_bytes, self._budget_bytes = (
-            math.inf if bound is None else bound for bound in (budget.most_bytes, budget.limit_bytes)
-        )
+        self._budget_bytes = math.inf if budget.size_bytes is None else budget.size_bytes
+        self._most_left_bytes = math.inf if budget.most_bytes is None else budget.most_bytes
         self._left_bytes = self._budget_bytes
-        self._extra = self._budget_bytes > 0
+        self._may_exceed = self._budget_bytes > 0
 
-    def take_due(self, works: Sequence[Work]) -> None:
-        ranked = sorted(((work, group) for work in works for group in work.due), key=self._rank)
-        bounds = self._budget_bytes, self._most_bytes
-        odd = [pair for pair in ranked if bounds[0] < pair[1].size_bytes <= bounds[1]] if self._extra else []
-        extra = max(odd, key=lambda pair: pair[0].excess)[1] if odd else None
-        for work, group in ranked:
+    def take_due(self, dues: Sequence[DueMerges]) -> None:
+        ranked = sorted(((due, group) for due in dues for group in due.groups), key=self._rank)
+        odd = [pair for pair in ranked if self._budget_bytes < pair[1].size_bytes <= self._most_left_bytes]
+        extra = max(odd, key=lambda pair: pair[0].excess)[1] if odd and self._may_exceed else None
+        for _, group in ranked:
             if group is extra:
-                self._extra = False
-                self._left_bytes = min(self._left_bytes + group.size_bytes, self._most_bytes)
+                self._may_exceed = False
+                self._left_bytes = min(self._left_bytes + group.size_bytes, self._most_left_bytes)
             if group.size_bytes <= self._left_bytes:
-                self._take(work, group)
+                self._take(group)
 
-    def take_cheaper(self, work: Work) -> None:
+    def take_cheaper(self, due: DueMerges, taken: Iterable[MergeTask]) -> None:
         # a taken group may be a single file with due deletes
-        taken = {file.path for group in work.taken for file in group.inputs}
-        files = [file for file in work.mergeable[: work.excess + 1] if file.path not in taken]
-        for group in groups_of(work, _that_fit(files, self._left_bytes), self._policy, OUTPUTS_PER_GROUP):
-            self._take(work, group)
+        paths = {file.path for group in taken for file in group.inputs}
+        files = [file for file in due.work.mergeable[: due.excess + 1] if file.path not in paths]
+        for group in groups_of(due.work, _that_fit(files, self._left_bytes), self._policy, OUTPUTS_PER_GROUP):
+            self._take(group)
 
-    def _take(self, work: Work, group: MergeTask) -> None:
+    def _take(self, group: MergeTask) -> None:
         self._left_bytes -= group.size_bytes
-        self._most_bytes -= group.size_bytes
-        work.taken.append(group)
+        self._most_left_bytes -= group.size_bytes
         self.groups.append(group)
 
-    def _rank(self, pair: tuple[Work, MergeTask]) -> tuple[bool, float, tuple[int, str], str]:
-        work, group = pair
-        has_many_deletes = any(file.avoidable_deletes > self._max_delete_files for file in group.with_deletes)
-        can_wait = work.slots is not None and not work.excess and not has_many_deletes
+    def _rank(self, pair: tuple[DueMerges, MergeTask]) -> tuple[bool, float, tuple[int, str], str]:
+        due, group = pair
+        has_many_deletes = any(file.avoidable_deletes > self._policy.max_delete_files for file in group.with_deletes)
+        can_wait = due.slots is not None and not due.excess and not has_many_deletes
         # a scan opens a delete file once for each file that it may hit
         files = len(group.inputs) - group.outputs + group.avoidable_deletes
         spared_bytes = files * self._open_bytes + group.size_bytes - group.live_bytes

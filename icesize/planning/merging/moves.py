@@ -14,22 +14,22 @@ from dataclasses import replace
 from icesize.planning.clustering.sets import outputs_of
 from icesize.planning.file_sizes import parts_within
 from icesize.planning.files import FileFact, Layout, PartitionKey, SkipReason
-from icesize.planning.merging.groups import OUTPUTS_PER_GROUP, UNLIMITED, MergeBudget
+from icesize.planning.merging.groups import OUTPUTS_PER_GROUP
 from icesize.planning.plan import MergeTask, PartitionOutcome, Plan, Skipped
 from icesize.policy import SizePolicy
 
 
 def plan_moves(
-    layout: Layout, policy: SizePolicy, *, budget: MergeBudget = UNLIMITED, contested: Collection[PartitionKey] = ()
+    layout: Layout, policy: SizePolicy, budget_bytes: int | None = None, *, contested: Collection[PartitionKey] = ()
 ) -> Plan:
-    """Plan which files of old partition specs are moved within `budget.most_bytes`.
+    """Plan which files of old partition specs are moved within `budget_bytes` (None: no limit).
 
     All files of the partitions have to be in the layout as small ones. Partitions in `contested` stay, because other
     writers keep rewriting them. So do files whose deletes or bytes icesize cannot read, and files over the budget. The
     plan counts only files of old specs.
     """
     groups, skipped, outcomes = list[MergeTask](), list[Skipped](), list[PartitionOutcome]()
-    left = math.inf if budget.most_bytes is None else budget.most_bytes
+    left = math.inf if budget_bytes is None else budget_bytes
     # a few files of the target size, or the whole budget if that is less
     group_bytes = min(OUTPUTS_PER_GROUP * policy.target_file_size_bytes, left)
     old = (facts for key, facts in layout.partitions.items() if key.spec_id != layout.spec_id)

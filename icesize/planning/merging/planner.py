@@ -11,9 +11,10 @@ merges, or are rewritten alone if they are large enough without their deleted ro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum, auto
+from functools import partial
 from itertools import islice
 from types import MappingProxyType
 
@@ -23,11 +24,14 @@ from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKe
 from icesize.planning.merging.chosen_files import choose_prefix
 from icesize.planning.merging.groups import (
     UNLIMITED,
+    DueMerges,
     MergeBudget,
     Work,
+    by_partition,
     by_size,
     fit_into_budget,
     groups_of,
+    has_due_deletes,
     outputs_per_group,
     within_budget,
 )
@@ -83,61 +87,63 @@ def plan_merges(
     If the layout has a `standing` summary for the policy, a plan for a batch or a commit looks only at partitions in
     which something may be due. All others are in the plan as `untouched`.
     """
-    finishes = occasion is Occasion.BATCH
     standing = None if occasion is Occasion.MAINTENANCE or excluded_paths else standing_of(layout, policy)
-    candidates = _candidates(layout, standing, {*hot, *contested}, finishes) if standing else None
-    looked_up = layout.partitions if candidates is None else layout.partitions.some(candidates)
-    in_order = sorted(looked_up.values(), key=lambda facts: facts.key.rank)
-    works = [work_of(facts, policy, contested, frozenset(excluded_paths)) for facts in in_order]
-    untouched, others = standing.untouched(in_order) if standing else (Untouched(), ())
-    planned = [work for work in works if _is_planned(work, layout, policy, occasion, hot)]
-    for work in planned:
-        _find_due(work, policy, budget)
-    looked_at = {work.facts.key for work in planned}
-    if finishes:
-        with_many = (other.partition for other in others if other.delete_files > policy.max_delete_files)
-        asked_about = layout.partitions.some(with_many)
-        looked_at |= {key for key, facts in asked_about.items() if _is_cold(layout, facts, policy)}
-    groups = within_budget(works, policy, budget)
-    outcomes = (*_outcomes(works, policy, hot), *others)
-    too_large = _too_large([group for work in works for group in work.too_large], budget)
+    examined = _examined(layout, standing, {*hot, *contested}, occasion)
+    untouched, others = standing.untouched(examined) if standing else (Untouched(), ())
+    excluded, is_planned = frozenset(excluded_paths), partial(_is_planned, layout, policy, occasion, hot)
+    works = [work_of(facts, policy, contested, excluded) for facts in examined]
+    dues = [_due(work, policy, budget, hot) if is_planned(work.facts) else DueMerges(work) for work in works]
+    groups = within_budget(dues, policy, budget)
+    if occasion is Occasion.BATCH:
+        groups = tuple(group if group.partition in hot else replace(group, cold=True) for group in groups)
+    taken = by_partition(groups)
+    outcomes = (*_outcomes(works, taken, policy, hot), *others)
     return replace(
         Plan.empty(layout, policy),
         groups=groups,
-        skipped=tuple(skip for work in works for skip in skipped_of(work)),
+        skipped=tuple(skip for due in dues for skip in skipped_of(due, taken.get(due.work.facts.key, ()))),
         outcomes=outcomes,
-        notes=(*_notes(policy, groups, outcomes, budget, looked_at), *too_large),
+        notes=(
+            *_beyond_help(policy, outcomes),
+            *_over_budget(groups, budget),
+            *_behind(layout, policy, outcomes, is_planned),
+            *_too_large([group for due in dues for group in due.too_large], budget),
+        ),
         incoming=dict(hot),
         delete_files_freed=delete_files_freed(layout, (file for group in groups for file in group.inputs)),
         untouched=untouched,
     )
 
 
-def _is_planned(
-    work: Work, layout: Layout, policy: SizePolicy, occasion: Occasion, hot: Mapping[PartitionKey, int]
-) -> bool:
-    """Return whether files of a partition are merged on this occasion, and set how many small ones may remain."""
-    key = work.facts.key
-    if key in hot:
-        work.slots = max(0, policy.max_small_files - hot[key])
-    elif occasion is Occasion.BATCH:
-        work.cold = _is_cold(layout, work.facts, policy)
-        return work.cold
-    return key in hot or occasion is Occasion.MAINTENANCE
+def _examined(
+    layout: Layout, standing: Standing | None, keys: Collection[PartitionKey], occasion: Occasion
+) -> list[PartitionFacts]:
+    """Return the partitions to look at, in order: without a summary all, otherwise those in which something may be due.
+
+    These are the partitions of `keys`, and cold ones if the plan finishes them.
+    """
+    partitions: Mapping[PartitionKey, PartitionFacts] = layout.partitions
+    if standing is not None:
+        waiting = _maybe_cold(layout, standing) if occasion is Occasion.BATCH else ()
+        partitions = layout.partitions.some({*keys, *waiting})
+    return sorted(partitions.values(), key=lambda facts: facts.key.rank)
 
 
-def _candidates(
-    layout: Layout, standing: Standing, keys: Collection[PartitionKey], finishes: bool
-) -> set[PartitionKey]:
-    """Return the partitions in which something may be due: those of `keys`, and cold ones if the plan finishes them."""
-    known = {key for key in keys if key in layout.partitions}
-    if not finishes:
-        return known
+def _maybe_cold(layout: Layout, standing: Standing) -> Iterator[PartitionKey]:
+    """Yield partitions with due files that may be cold, at most `MOST_COLD`."""
     # the newest first: older ones whose merges exceed the budget would take each other's turn again and again
     newest = layout.partitions.newest
     waited = (key for _, key in standing.unfinished.up_to(layout.now + 1))
-    cold = (key for key in waited if _is_quiet(layout, newest[key], standing.policy))
-    return known.union(islice(cold, MOST_COLD))
+    return islice((key for key in waited if _is_quiet(layout, newest[key], standing.policy)), MOST_COLD)
+
+
+def _is_planned(
+    layout: Layout, policy: SizePolicy, occasion: Occasion, hot: Collection[PartitionKey], facts: PartitionFacts
+) -> bool:
+    """Return whether files of a partition are merged on this occasion."""
+    if facts.key in hot or occasion is Occasion.MAINTENANCE:
+        return True
+    return occasion is Occasion.BATCH and _is_cold(layout, facts, policy)
 
 
 def _is_cold(layout: Layout, facts: PartitionFacts, policy: SizePolicy) -> bool:
@@ -149,22 +155,22 @@ def _is_quiet(layout: Layout, newest: int, policy: SizePolicy) -> bool:
     return layout.commits_since(newest) + 1 >= policy.cold_after_commits
 
 
-def _find_due(work: Work, policy: SizePolicy, budget: MergeBudget) -> None:
-    """Set the files of a partition that are merged now: the smallest ones, and all with due deletes."""
-    least_bytes, most_outputs = least_output_bytes(policy.small_file_limit_bytes), outputs_per_group(policy, budget)
+def _due(work: Work, policy: SizePolicy, budget: MergeBudget, hot: Mapping[PartitionKey, int]) -> DueMerges:
+    """Return the merges of a partition that are due: those of its smallest files, and of all with due deletes."""
+    key, least_bytes = work.facts.key, least_output_bytes(policy.small_file_limit_bytes)
+    slots = max(0, policy.max_small_files - hot[key]) if key in hot else None
     shrunk = [file for file in work.large if file.live_bytes < least_bytes]
     # their sizes are right without their deleted rows
     alone = sorted((file for file in work.large if file.live_bytes >= least_bytes), key=by_size)
     ranked = sorted([*work.mergeable, *shrunk], key=by_size) if shrunk else work.mergeable
-    prefix = _prefix(ranked, policy, work.slots)
-    due = (file for file in ranked[prefix:] if work.is_due(file, policy))
-    work.due = groups_of(work, [*ranked[:prefix], *due], policy, most_outputs)
-    work.due += [MergeTask((file,), work.facts.key, 1, work.facts.label, work.cold) for file in alone]
-    if budget.most_bytes is not None:
-        fit_into_budget(work, policy, most_outputs, budget.most_bytes)
+    prefix = _prefix(ranked, policy, slots)
+    due = (file for file in ranked[prefix:] if has_due_deletes(file, policy, work.excluded_paths))
+    groups = groups_of(work, [*ranked[:prefix], *due], policy, outputs_per_group(policy, budget))
+    groups += [MergeTask((file,), key, 1, work.facts.label) for file in alone]
+    return fit_into_budget(DueMerges(work, slots, groups), policy, budget)
 
 
-def _prefix(ranked: list[FileFact], policy: SizePolicy, slots: int | None) -> int:
+def _prefix(ranked: Sequence[FileFact], policy: SizePolicy, slots: int | None) -> int:
     """Return how many of the smallest files are merged because of their number."""
     count = len(ranked)
     if count < 2:
@@ -176,11 +182,15 @@ def _prefix(ranked: list[FileFact], policy: SizePolicy, slots: int | None) -> in
 
 
 def _outcomes(
-    works: list[Work], policy: SizePolicy, incoming: Mapping[PartitionKey, int]
+    works: Sequence[Work],
+    taken: Mapping[PartitionKey, Sequence[MergeTask]],
+    policy: SizePolicy,
+    incoming: Mapping[PartitionKey, int],
 ) -> Iterator[PartitionOutcome]:
     """Yield the small files of each partition after plan and batch; partitions that the batch creates come last."""
     for work in works:
-        outcome = partition_outcome(work, policy, incoming.get(work.facts.key, 0))
+        key = work.facts.key
+        outcome = partition_outcome(work, policy, taken.get(key, ()), incoming.get(key, 0))
         if outcome.small_files or outcome.ineligible or outcome.delete_files:
             yield outcome
     known = {work.facts.key for work in works}
@@ -224,25 +234,27 @@ def _too_large(groups: list[MergeTask], budget: MergeBudget) -> Iterator[str]:
         )
 
 
-def _notes(
-    policy: SizePolicy,
-    groups: tuple[MergeTask, ...],
-    outcomes: tuple[PartitionOutcome, ...],
-    budget: MergeBudget,
-    looked_at: Collection[PartitionKey],
-) -> Iterator[str]:
-    if not policy.merging:
-        yield "merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are"
-    yield from _beyond_help(policy, outcomes)
+def _over_budget(groups: Iterable[MergeTask], budget: MergeBudget) -> Iterator[str]:
     for group in groups:
-        if (budget_bytes := budget.limit_bytes) is not None and group.size_bytes > budget_bytes:
+        if budget.size_bytes is not None and group.size_bytes > budget.size_bytes:
             yield (
                 f"{group.label or 'the table'}: one merge of {format_bytes(group.size_bytes)} exceeds the budget of "
-                f"{format_bytes(budget_bytes)} but is planned anyway, or its files would never be merged"
+                f"{format_bytes(budget.size_bytes)} but is planned anyway, or its files would never be merged"
             )
+
+
+def _behind(
+    layout: Layout,
+    policy: SizePolicy,
+    outcomes: Iterable[PartitionOutcome],
+    is_planned: Callable[[PartitionFacts], bool],
+) -> Iterator[str]:
+    """Yield one sentence about the planned partitions that keep a file with too many delete files."""
     bound = policy.max_delete_files
-    behind = [o for o in outcomes if o.delete_files > bound and o.partition in looked_at] if policy.merging else []
-    if behind:
+    over = [outcome for outcome in outcomes if outcome.delete_files > bound] if policy.merging else []
+    known = layout.partitions.some(outcome.partition for outcome in over)
+    planned = {key for key, facts in known.items() if is_planned(facts)}
+    if behind := [outcome for outcome in over if outcome.partition in planned]:
         worst = max(behind, key=lambda outcome: outcome.delete_files)
         yield (
             f"{format_count(len(behind), 'partition')} with files that are read with more than 'max-delete-files' "

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from icesize.planning.deletes.delete_reach import is_due
 from icesize.planning.file_sizes import is_small_file
-from icesize.planning.files import Layout, PartitionFacts, PartitionKey, SkipReason
-from icesize.planning.merging.groups import Work, by_size
+from icesize.planning.files import FileFact, Layout, PartitionFacts, PartitionKey, SkipReason
+from icesize.planning.merging.groups import DueMerges, Work, by_size, has_due_deletes
 from icesize.planning.overlay import Overlay
 from icesize.planning.plan import MergeTask, PartitionOutcome, Skipped, Untouched
 from icesize.policy import SizePolicy
@@ -123,7 +123,7 @@ class Standing:
                 files += sign * facts.files
                 small_files[outcome.small_files] += sign
                 delete_files[outcome.delete_files] += sign
-                for skip in skipped_of(work):
+                for skip in skipped_of(DueMerges(work)):
                     skipped[skip.reason] += sign * skip.files
                 outcomes[key] = outcome if is_new and self._is_notable(outcome) else None
                 is_unfinished = is_new and self._is_unfinished(work)
@@ -146,7 +146,7 @@ class Standing:
 
     def _is_unfinished(self, work: Work) -> bool:
         # without a limit of size nothing is merged, and no deletes are due
-        return len(work.mergeable) > 1 or bool(work.large) or any(work.is_due(f, self.policy) for f in work.mergeable)
+        return len(work.mergeable) > 1 or bool(work.large) or any(is_due(file, self.policy) for file in work.mergeable)
 
     def untouched(self, touched: Collection[PartitionFacts]) -> tuple[Untouched, tuple[PartitionOutcome, ...]]:
         """Return the summary and the notable outcomes of all partitions but the `touched` ones."""
@@ -190,28 +190,28 @@ def work_of(
     """
     blocked = SkipReason.CONTESTED if facts.key in contested else None
     # a policy computes its default limit each time that it is asked
-    work, limit_bytes = Work(facts, blocked, excluded_paths), policy.small_file_limit_bytes
+    limit_bytes = policy.small_file_limit_bytes
+    mergeable, large, ineligible = list[FileFact](), list[FileFact](), list[tuple[FileFact, SkipReason]]()
     for file in facts.small + facts.large:
         is_small = is_small_file(file.size_bytes, limit_bytes)
         reason = file.obstacle or blocked
-        if not is_small and not (limit_bytes and work.is_due(file, policy)):
+        if not is_small and not (limit_bytes and has_due_deletes(file, policy, excluded_paths)):
             continue
         if reason is None:
-            (work.mergeable if is_small else work.large).append(file)
+            (mergeable if is_small else large).append(file)
         # with another obstacle than busy writers a large file stays one of the well-sized ones, which are not named
         elif is_small or reason is SkipReason.CONTESTED:
-            work.ineligible.append((file, reason))
-    work.mergeable.sort(key=by_size)
-    work.ineligible.sort(key=lambda pair: pair[0].path)
-    return work
+            ineligible.append((file, reason))
+    mergeable.sort(key=by_size)
+    ineligible.sort(key=lambda pair: pair[0].path)
+    return Work(facts, mergeable, large, ineligible, blocked, excluded_paths)
 
 
-def skipped_of(work: Work) -> Iterator[Skipped]:
+def skipped_of(due: DueMerges, taken: Iterable[MergeTask] = ()) -> Iterator[Skipped]:
     """Yield every file of the partition that no taken group contains, with its reason."""
-    key = work.facts.key
-    inputs = _paths(work.taken)
-    due = _paths([*work.due, *work.too_large])
-    large = [file for file in work.large if file.path in inputs or file.path in due]
+    work, key = due.work, due.work.facts.key
+    inputs, waiting = _paths(taken), _paths([*due.groups, *due.too_large])
+    large = [file for file in work.large if file.path in inputs or file.path in waiting]
     named = [*work.mergeable, *(file for file, _ in work.ineligible), *large]
     well_sized = work.facts.files - len(named)
     if well_sized:
@@ -221,27 +221,28 @@ def skipped_of(work: Work) -> Iterator[Skipped]:
         yield Skipped(file, key, reason, 1, file.size_bytes)
     for file in (*work.mergeable, *sorted(large, key=by_size)):
         if file.path not in inputs:
-            reason = SkipReason.OVER_BUDGET if file.path in due else SkipReason.TOO_FEW
+            reason = SkipReason.OVER_BUDGET if file.path in waiting else SkipReason.TOO_FEW
             yield Skipped(file, key, reason, 1, file.size_bytes)
 
 
-def _paths(groups: list[MergeTask]) -> set[str]:
+def _paths(groups: Iterable[MergeTask]) -> set[str]:
     return {file.path for group in groups for file in group.inputs}
 
 
-def _most_deletes(work: Work) -> int:
+def _most_deletes(work: Work, taken: Iterable[MergeTask]) -> int:
     """Return the most delete files that one file is read with, of the files that stay and could be rewritten."""
     if work.blocked or not (with_deletes := work.facts.with_deletes):
         return 0
-    inputs = _paths(work.taken)
-    inputs |= work.excluded_paths
-    left = (file for file in with_deletes if file.path not in inputs and file.obstacle is None)
+    gone = _paths(taken) | work.excluded_paths
+    left = (file for file in with_deletes if file.path not in gone and file.obstacle is None)
     return max((file.delete_files for file in left), default=0)
 
 
-def partition_outcome(work: Work, policy: SizePolicy, incoming: int = 0) -> PartitionOutcome:
-    """Return the small files that a partition holds after the plan and a batch that adds `incoming` small files."""
+def partition_outcome(
+    work: Work, policy: SizePolicy, taken: Iterable[MergeTask] = (), incoming: int = 0
+) -> PartitionOutcome:
+    """Return the state of a partition after the `taken` merges, and a batch that adds `incoming` small files."""
     limit_bytes = policy.small_file_limit_bytes
-    small = work.small_files_after(limit_bytes) + incoming
+    small = work.small_files_after(taken, limit_bytes) + incoming
     held = (reason for file, reason in work.ineligible if is_small_file(file.size_bytes, limit_bytes))
-    return PartitionOutcome(work.facts.key, work.facts.label, small, dict(Counter(held)), _most_deletes(work))
+    return PartitionOutcome(work.facts.key, work.facts.label, small, dict(Counter(held)), _most_deletes(work, taken))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from icesize.planning.files import SkipReason
-from icesize.planning.merging.groups import OUTPUTS_PER_GROUP, MergeBudget
+from icesize.planning.merging.groups import OUTPUTS_PER_GROUP
 from icesize.planning.merging.moves import plan_moves
 from tests.support.layouts import SMALL_TARGET, key, layout_of, partition, policies, thorough
 
@@ -30,7 +30,7 @@ def test_each_old_file_is_in_one_group_or_has_a_reason(data: st.DataObject) -> N
         found.append(partition(str(value), sizes, limit=EVERY_SIZE, obstacles=obstacles, spec_id=spec_id))
     layout = layout_of(*found, limit=EVERY_SIZE)
     budget = data.draw(st.none() | st.integers(0, 20 * policy.target_file_size_bytes))
-    plan = plan_moves(layout, policy, budget=MergeBudget(most_bytes=budget))
+    plan = plan_moves(layout, policy, budget)
     old = [file for facts in found if facts.key.spec_id != layout.spec_id for file in facts.small]
     skipped = [skip.file.path for skip in plan.skipped if skip.file]
     assert Counter(file.path for file in old) == Counter([*(f.path for g in plan.groups for f in g.inputs), *skipped])
@@ -49,7 +49,7 @@ def test_reasons_of_files_that_are_not_moved() -> None:
     """Those that cannot be read are ineligible for good; contested and unpaid ones wait."""
     a = partition("a", [10, 10], limit=EVERY_SIZE, spec_id=0, obstacles=[SkipReason.NOT_PARQUET, None])
     b, c = (partition(name, [10], limit=EVERY_SIZE, spec_id=0) for name in "bc")
-    plan = plan_moves(layout_of(a, b, c), SMALL_TARGET, budget=MergeBudget(most_bytes=10), contested=[key("b", 0)])
+    plan = plan_moves(layout_of(a, b, c), SMALL_TARGET, 10, contested=[key("b", 0)])
     assert [(group.label, len(group.inputs)) for group in plan.groups] == [("hour=a", 1)]
     assert [skip.reason.value for skip in plan.skipped] == ["NOT_PARQUET", "CONTESTED", "OVER_BUDGET"]
     assert [outcome.label for outcome in plan.ineligible] == ["hour=a", "hour=b"]

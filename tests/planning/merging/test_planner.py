@@ -144,13 +144,13 @@ def test_plans_within_a_hard_budget_end_where_no_two_files_fit(data: st.DataObje
     policy = data.draw(policies())
     layout = data.draw(layouts(policy, deletes=False))
     most = data.draw(st.integers(1, 3 * policy.target_file_size_bytes))
-    plan = plan_merges(layout, policy, budget=MergeBudget(most_bytes=most))
+    plan = plan_merges(layout, policy, budget=MergeBudget.hard(most))
     for _ in range(layout.files):
         if not plan.groups:
             break
         assert plan.bytes_to_write <= most
         layout = simulate(layout, plan)
-        plan = plan_merges(layout, policy, budget=MergeBudget(most_bytes=most))
+        plan = plan_merges(layout, policy, budget=MergeBudget.hard(most))
     assert not plan.groups
     waits = [facts for key, facts in layout.partitions.items() if mergeable(layout, key) > 1]
     for facts in waits:
@@ -165,7 +165,7 @@ def test_small_files_of_different_groups_are_merged_within_a_hard_budget() -> No
     layout = layout_of(partition("p", sizes))
     smallest = [min(file.size_bytes for file in group.inputs) for group in plan_merges(layout, SMALL_TARGET).groups]
     assert smallest == [1, 1]
-    plan = plan_merges(layout, SMALL_TARGET, budget=MergeBudget(most_bytes=2))
+    plan = plan_merges(layout, SMALL_TARGET, budget=MergeBudget.hard(2))
     assert [[file.size_bytes for file in group.inputs] for group in plan.groups] == [[1, 1]]
 
 
@@ -451,13 +451,12 @@ def test_contested_partitions_are_left_to_other_writers() -> None:
         assert {skip.reason for skip in plan.skipped} == {SkipReason.CONTESTED}
 
 
-def test_limit_zero_turns_merging_off_and_says_so() -> None:
-    """With a limit of 0 nothing is planned, all files count as well sized, and a note says why."""
+def test_limit_zero_turns_merging_off() -> None:
+    """With a limit of 0 nothing is planned, and all files count as well sized."""
     off = SizePolicy(small_file_limit_bytes=0)
     plan = plan_merges(layout_of(partition("a", [1_000] * 9)), off, Occasion.BATCH, {key("a"): 1})
     assert plan.groups == ()
     assert [(skip.reason, skip.files) for skip in plan.skipped] == [(SkipReason.WELL_SIZED, 9)]
-    assert plan.notes == ("merging is off: 'small-file-limit-bytes' is 0, so small files stay as they are",)
 
 
 def test_files_at_the_limit_are_not_rewritten() -> None:
