@@ -16,10 +16,9 @@ requires both the tag and the head on which everything was checked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import zip_longest
 
 import pyarrow as pa
@@ -76,11 +75,12 @@ END_BYTES = 64 * 2**10
 
 @dataclass(frozen=True)
 class _Planned:
-    """The plan of a restore for one state of the table.
+    """The plan of a restore for the state `current` of the table.
 
     `undone` are the batches after the version, by stream; `settings` those of rewritten files, if there are any.
     """
 
+    current: Current
     work: Restoration
     difference: Difference
     undone: dict[str, list[int]]
@@ -94,16 +94,16 @@ class _Planned:
             difference = work.difference(current.table)
             # read before anything is committed: a concurrent expiry may remove the older snapshots
             undone = _batches_undone(current.table, store, partition, difference.version)
-        return cls(work, difference, undone, current.settings() if difference.rewritten else None)
+        return cls(current, work, difference, undone, current.settings() if difference.rewritten else None)
 
-    def report(self, current: Current, seconds: Mapping[str, float]) -> Report:
+    def report(self, seconds: Mapping[str, float]) -> Report:
         """Return the report of a dry run, with a note if there is nothing to do."""
-        table, planned = current.table, self.difference
-        notes = [*current.warnings]
+        table, planned = self.current.table, self.difference
+        notes = [*self.current.warnings]
         if not planned.removed and not planned.brought_back:
             notes.append(f"{self.work.label(table)} is what it was at snapshot {self.work.snapshot_id}")
         return Report(
-            table=current.name,
+            table=self.current.name,
             files_added=planned.brought_back,
             files_removed=len(planned.removed),
             partitions_touched=int(bool(planned.removed or planned.brought_back)),
@@ -112,6 +112,23 @@ class _Planned:
             seconds=rounded(seconds),
             notes=tuple(notes),
         )
+
+    def check_keys(self, state: Loaded, planned: Difference) -> None:
+        """Raise TableError if keys of upserts would have several rows: keys may move between partitions."""
+        rule = UpsertRule.of(state.properties)
+        if rule is None:
+            return
+        duplicates = duplicates_of(rule, replace(self.current, table=state.table), state.store)
+        doubled = duplicates.if_restored(state, self.work.partition, planned.then)
+        if doubled.rows:
+            keys = "1 key" if doubled.keys == 1 else f"{doubled.keys:,} keys"
+            raise TableError(
+                f"{self.work.cannot(state.table)}: {keys} would have several rows, because later versions of rows lie "
+                f"in other partitions: {doubled.examples}. Delete those rows first; or read that version, and upsert "
+                "its rows",
+                table=self.current.name,
+                keys=doubled.keys,
+            )
 
 
 def restore(
@@ -136,32 +153,18 @@ def restore(
     watch = Stopwatch(context.environment)
     planned = _Planned.on(context.handle.store, current, partition, snapshot_id)
     watch.lap("plan")
-    report, check = planned.report(current, watch.seconds), partial(_check_keys, current, planned.work)
-    check(batch_commit.state_of(context.handle, current), planned.difference)
+    report = planned.report(watch.seconds)
+    planned.check_keys(batch_commit.state_of(context.handle, current), planned.difference)
     if dry_run or not report.partitions_touched:
         return report
-    outcome, made, rewrites = _committed(context, current, planned, check, watch)
-    context.engine.refresh(context.handle)
-    return replace(
-        _counted(report, made, rewrites),
-        snapshot_ids=outcome.snapshot_ids,
-        operations=outcome.operations,
-        metadata_bytes_written=outcome.metadata_bytes_written,
-        seconds=rounded(watch.seconds),
-        notes=(*report.notes, *_consequences(current.table, planned, outcome.snapshot_ids)),
-    )
+    return context.refresh(_committed(context, planned, report, watch))
 
 
-def _committed(
-    context: TableContext,
-    current: Current,
-    planned: _Planned,
-    check: Callable[[Loaded, Difference], object],
-    watch: Stopwatch,
-) -> tuple[CommitOutcome, Absorb, Sequence[Merged]]:
-    """Bring the files back under new names, and commit them; return the outcome, the new files, and rewritten ones."""
-    table, settings, run_id = current.table, planned.settings, context.environment.new_id()
-    prefix, storage = file_prefix(run_id), settings.storage if settings else Storage.of(table.io)
+def _committed(context: TableContext, planned: _Planned, report: Report, watch: Stopwatch) -> Report:
+    """Bring the files back under new names, and commit them; return the forecast `report` with the outcome."""
+    current, settings, run_id = planned.current, planned.settings, context.environment.new_id()
+    table, prefix = current.table, file_prefix(run_id)
+    storage = settings.storage if settings else Storage.of(table.io)
     # can fail without writing, so it comes before the tag
     copies = _copies(current, planned.work.partition, planned.difference.copied, prefix)
     with (
@@ -173,12 +176,16 @@ def _committed(
         rewrites = _rewritten(planned.difference.rewritten, table.io, settings, owner) if settings else ()
         watch.lap("copy")
         made = _overwrite(planned, copies, rewrites)
-        step = Restore(tag, planned.work, planned.difference, made, check)
+        step = Restore(tag, planned.work, planned.difference, made, planned.check_keys)
         again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
         request = CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
         outcome = batch_commit.commit_request(context.handle, current, request, environment)
     watch.lap("commit")
-    return outcome, made, rewrites
+    return replace(
+        _counted(report, outcome, made, rewrites),
+        seconds=rounded(watch.seconds),
+        notes=(*report.notes, *_consequences(table, planned, outcome.snapshot_ids)),
+    )
 
 
 @contextmanager
@@ -198,23 +205,6 @@ def _tagged(context: TableContext, current: Current, snapshot_id: int, run_id: s
     except BaseException:
         _untag(context.handle, current, tag, environment)
         raise
-
-
-def _check_keys(current: Current, work: Restoration, state: Loaded, planned: Difference) -> None:
-    """Raise TableError if keys of a table with upserts would have several rows: keys may move between partitions."""
-    rule = UpsertRule.of(state.properties)
-    if rule is None:
-        return
-    duplicates = duplicates_of(rule, replace(current, table=state.table), state.store)
-    doubled = duplicates.if_restored(state, work.partition, planned.then)
-    if doubled.rows:
-        keys = "1 key" if doubled.keys == 1 else f"{doubled.keys:,} keys"
-        raise TableError(
-            f"{work.cannot(state.table)}: {keys} would have several rows, because later versions of rows lie in "
-            f"other partitions: {doubled.examples}. Delete those rows first; or read that version, and upsert its rows",
-            table=current.name,
-            keys=doubled.keys,
-        )
 
 
 def _copies(current: Current, partition: PartitionKey, entries: Sequence[Entry], prefix: str) -> list[Copy]:
@@ -263,13 +253,16 @@ def _overwrite(planned: _Planned, copies: Sequence[Copy], rewrites: Sequence[Mer
     return Absorb(planned.difference.removed, written, copied)
 
 
-def _counted(report: Report, made: Absorb, rewrites: Sequence[Merged]) -> Report:
+def _counted(report: Report, outcome: CommitOutcome, made: Absorb, rewrites: Sequence[Merged]) -> Report:
     """Return a forecast with its outcome; the number of deleted rows is exact only now."""
     copied_bytes, work = sum(entry.size_bytes for entry in made.copied), work_fields(rewrites)
     known_before = sum(file.deleted_rows for result in rewrites for file in result.inputs)
     deleted = sum(result.rows_deleted for result in rewrites)
     return replace(
         report,
+        snapshot_ids=outcome.snapshot_ids,
+        operations=outcome.operations,
+        metadata_bytes_written=outcome.metadata_bytes_written,
         files_added=len(made.paths),
         bytes_written=copied_bytes + sum(file.size_bytes for file in made.files),
         rows_after=(report.rows_after or 0) + known_before - deleted,
@@ -295,7 +288,7 @@ def _copy(io: FileIO, owner: Uncommitted, copy: Copy) -> None:
     try:
         _write(io, owner, copy)
     except BaseException:
-        # after an interrupt, the caller may have removed the noted files before this thread wrote its own
+        # a second interrupt does not wait for this thread, so the noted files may be gone before it writes its own
         owner.delete([copy.new_path])
         raise
 
