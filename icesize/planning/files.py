@@ -196,6 +196,10 @@ class FileFact:
         """The values that distinguish `deletes`."""
         return frozenset(delete.id for delete in self.deletes)
 
+    def inherited(self, position: int) -> tuple[int, int]:
+        """Return the row id and the sequence number that the row at a position inherits."""
+        return (self.first_row_id or 0) + position, self.sequence_number
+
     @property
     def live_bytes(self) -> int:
         """Approximate size of the file without the rows that are known to be deleted; at least 1."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
@@ -35,6 +37,11 @@ _IDS = frozenset(str(field.field_id).encode() for field in LINEAGE_FIELDS)
 def is_lineage(column: pa.Field) -> bool:
     """Return whether this is one of the columns of the row lineage."""
     return (column.metadata or {}).get(FIELD_ID) in _IDS
+
+
+def inherited_values(nth: int, rows: int, first_row_id: int, sequence_number: int) -> NDArray[np.int64]:
+    """Return the values of one of both columns that consecutive rows inherit, from the row with `first_row_id` on."""
+    return np.arange(first_row_id, first_row_id + rows) if nth == 0 else np.full(rows, sequence_number, np.int64)
 
 
 def check_column_names(columns: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from icesize.parquet.files.lineage_fields import ARROW_SCHEMA
+from icesize.parquet.files.lineage_fields import ARROW_SCHEMA, inherited_values
 from icesize.parquet.files.properties import ParquetOptions
 from icesize.parquet.format.footer import Chunk, RowGroup, StoredColumn, read_footer
 from icesize.parquet.format.levels import count_levels
@@ -101,9 +101,7 @@ def _values(parts: Sequence[Part], nth: int) -> Iterator[NDArray[np.int64]]:
 
 
 def _of_part(part: Part, nth: int, stored: pa.ChunkedArray | None) -> NDArray[np.int64]:
-    first, number = part.inherited or (0, 0)
-    rows = part.group.rows
-    values = np.arange(first, first + rows) if nth == 0 else np.full(rows, number, np.int64)
+    values = inherited_values(nth, part.group.rows, *(part.inherited or (0, 0)))
     if stored is not None:
         values = pc.coalesce(stored.cast(pa.int64()), pa.array(values)).to_numpy()
     return np.delete(values, part.deleted_rows) if part.deleted else values

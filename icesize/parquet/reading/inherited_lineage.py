@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from icesize.errors import RewriteFailed
+from icesize.parquet.files.lineage_fields import inherited_values
 from icesize.parquet.reading.projection import field_id
 from icesize.planning.files import FileFact
 
@@ -33,16 +33,11 @@ def with_lineage(rows: pa.Table, file: FileFact, first: int, target: pa.Schema) 
     file lacks come last. Raises `ArrowException` for a stored column that does not hold integers.
     """
     places = {field_id(field): place for place, field in enumerate(rows.schema)}
-    for field, inherited in zip(list(target)[-2:], inherited_lineage(file, first, rows.num_rows), strict=True):
+    for nth, field in enumerate(list(target)[-2:]):
         place = places.get(field_id(field))
+        inherited = pa.array(inherited_values(nth, rows.num_rows, *file.inherited(first)))
         if place is None:
             rows = rows.append_column(field, inherited)
         elif (stored := rows.column(place)).null_count or stored.type != field.type:
             rows = rows.set_column(place, field, pc.coalesce(stored.cast(field.type), inherited))
     return rows
-
-
-def inherited_lineage(file: FileFact, first: int, rows: int) -> tuple[pa.Array, pa.Array]:
-    """Return what `rows` rows of a file inherit, from the position `first` on, in the order of the columns."""
-    start = (file.first_row_id or 0) + first
-    return pa.array(np.arange(start, start + rows)), pa.array(np.full(rows, file.sequence_number, np.int64))

@@ -147,7 +147,7 @@ def _copied(fact: FileFact, file: Candidate | Refusal, settings: WriteSettings) 
         return file.judged
     copied, first = list[_Unit](), 0
     for group, strategy in zip(file.footer.row_groups, file.judged, strict=True):
-        inherited = ((fact.first_row_id or 0) + first, fact.sequence_number) if settings.stores_lineage else None
+        inherited = fact.inherited(first) if settings.stores_lineage else None
         span = (fact.path, first, first + group.rows)
         copied.append(_Unit(fact, Part(file.source, file.footer, group, inherited=inherited, span=span), strategy))
         first += group.rows
