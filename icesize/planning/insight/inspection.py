@@ -170,10 +170,9 @@ def inspect(
     sizes = [_sizes(p, labels[p.key]) for p in in_order]
     held = alike((p for p in sizes if p.ineligible), lambda p: p.label, _sum)
     deletes = _deletes(in_order, policy, labels)
-    over = _over_limit(policy, sizes)
-    problems = (*over, *_delete_problems(policy, deletes))
-    # the advice to merge begins with that problem
-    told = problems[len(over) :] if plan.groups else problems
+    over, many_deletes = _over_limit(policy, sizes), _many_deletes(policy, deletes)
+    # the advice to merge begins with these partitions
+    unmerged = () if plan.groups else over
     return Inspection(
         table=table,
         snapshot_id=layout.head.snapshot_id,
@@ -193,13 +192,13 @@ def inspect(
         ineligible_partitions=_worst(held, lambda p: sum(p.ineligible.values())),
         deletes=deletes,
         advice=(
-            *map(Advice, (*notes, *told, *_advice(policy, bytes_per_partition_and_day, held))),
+            *map(Advice, (*notes, *unmerged, *many_deletes, *_advice(policy, bytes_per_partition_and_day, held))),
             *recommended,
             *_to_do(deletes, plan, over, f"icesize compact {shlex.quote(table)}"),
         ),
         files_to_merge=plan.files_removed,
         files_merged=plan.files_added,
-        problems=problems,
+        problems=(*over, *many_deletes),
         cost=LayoutCost.of(layout, plan, price_per_1000_requests),
     )
 
@@ -282,10 +281,11 @@ def _over_limit(policy: SizePolicy, partitions: Iterable[PartitionSizes]) -> tup
     return (f"{format_count(over, 'partition')} with more than {policy.max_small_files} mergeable small files",)
 
 
-def _delete_problems(policy: SizePolicy, deletes: PendingDeletes) -> Iterator[str]:
-    if deletes.delete_files_max > policy.max_delete_files:
-        most = f"up to {deletes.delete_files_max:,} delete files to be read with a file"
-        yield f"{most}, more than {policy.max_delete_files}"
+def _many_deletes(policy: SizePolicy, deletes: PendingDeletes) -> tuple[str, ...]:
+    if deletes.delete_files_max <= policy.max_delete_files:
+        return ()
+    most = f"up to {deletes.delete_files_max:,} delete files to be read with a file"
+    return (f"{most}, more than {policy.max_delete_files}",)
 
 
 def _to_do(deletes: PendingDeletes, plan: Plan, over: tuple[str, ...], command: str) -> Iterator[Advice]:
