@@ -68,11 +68,10 @@ class NamedField:
         """
         if wanted is None or (wanted == "null" and not self._may_print_null):
             return lambda stored: stored is None
-        has_times = isinstance(self.transform, TimeTransform | IdentityTransform)
-        if isinstance(wanted, date) and has_times and isinstance(self.source, DateType | _POINTS_IN_TIME):
+        if isinstance(wanted, date) and self._has_times:
             ordinal = self._ordinal(wanted)
             return lambda stored: stored == ordinal
-        text, (number,) = text_of_value(wanted), distinct_zeros((self._number(wanted),))
+        text, number = text_of_value(wanted), self._number(wanted)
         # an equal fraction may be printed in another form
         return lambda stored: self.printed(stored) == text or (isinstance(stored, float | Decimal) and stored == number)
 
@@ -85,8 +84,14 @@ class NamedField:
                 number: float | Decimal = Decimal(str(wanted))
             else:
                 number = float(np.float32(wanted) if isinstance(self.source, FloatType) else wanted)
-            return number if math.isfinite(number) else None
+            return distinct_zeros((number,))[0] if math.isfinite(number) else None
         return None
+
+    @property
+    def _has_times(self) -> bool:
+        """Return True if the values are points in time, or numbers of units of time since 1970."""
+        has_times = isinstance(self.transform, TimeTransform | IdentityTransform)
+        return has_times and isinstance(self.source, DateType | _POINTS_IN_TIME)
 
     @property
     def _may_print_null(self) -> bool:
