@@ -681,7 +681,7 @@ class SizedTable:
     def _upsert_here(self, rows: pa.Table, wanted: UpsertOptions, entry: ledger.LedgerEntry | None) -> Report:
         """Upsert an Arrow table in this process."""
         from icesize.table.commit.batch_commit import Batch
-        from icesize.table.commit.exactly_once import exactly_once
+        from icesize.table.commit.batch_life import exactly_once
         from icesize.table.upserts.arrow_events import EventsOfRows
         from icesize.table.upserts.batch import Upserts
 

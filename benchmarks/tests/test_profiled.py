@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import profiled
 
-RUN = "Sink.run (icesize/spark/stream/sink.py:150);_once (icesize/table/commit/exactly_once.py:86)"
+RUN = "Sink.run (icesize/spark/stream/sink.py:150);_once (icesize/table/commit/batch_life.py:86)"
 
 
 def test_steps_of_the_driver_and_of_writers() -> None:

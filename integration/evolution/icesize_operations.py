@@ -25,7 +25,7 @@ from icesize.errors import IcesizeError, TableError
 from icesize.sized_table import SizedTable
 from icesize.table.commit import batch_commit
 from icesize.table.commit.batch_commit import Batch
-from icesize.table.commit.exactly_once import exactly_once
+from icesize.table.commit.batch_life import exactly_once
 from icesize.table.past.versions import Version
 from icesize.table.state.handle import TableHandle
 from icesize.table.upserts.batch import Upserts

@@ -22,7 +22,7 @@ from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
 from icesize.report import Report
 from icesize.table.commit.batch_commit import Batch
-from icesize.table.commit.exactly_once import exactly_once
+from icesize.table.commit.batch_life import exactly_once
 from icesize.table.manifests.delete_index import DeleteIndex
 from icesize.table.manifests.manifest_lists import manifests_of
 from icesize.table.manifests.store import ManifestStore

@@ -5,7 +5,7 @@ The calls of a batch of an append:
     sink.run
       batch.commit_batch
         process_state.open  # the table, with the settings of the session
-        exactly_once.exactly_once  # the same for upserts
+        batch_life.exactly_once  # the same for upserts
           handle.load  # its newest state
           batch_plan.plan  # columns, layout, rows per partition, merges
           batch_plan.write

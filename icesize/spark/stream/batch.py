@@ -19,8 +19,8 @@ from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableSource, TableState
 from icesize.spark.stream.upsert_batch import upserts
 from icesize.table.commit.batch_commit import Batch
+from icesize.table.commit.batch_life import exactly_once
 from icesize.table.commit.batch_report import BatchOutcome
-from icesize.table.commit.exactly_once import exactly_once
 from icesize.table.records.ledger import LedgerEntry
 
 

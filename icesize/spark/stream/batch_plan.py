@@ -41,8 +41,8 @@ from icesize.spark.stream.new_columns import fold_of, with_columns_of
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableState
 from icesize.table.commit.batch_commit import Batch
+from icesize.table.commit.batch_life import MOST_ATTEMPTS, PlanAgain
 from icesize.table.commit.batch_report import MergeResults, WrittenBatch, incoming_files
-from icesize.table.commit.exactly_once import MOST_ATTEMPTS, PlanAgain
 from icesize.table.state.handle import Current
 
 

@@ -31,7 +31,7 @@ from icesize.spark.stream.new_columns import fold_of, with_columns_of
 from icesize.spark.stream.options import SinkOptions
 from icesize.spark.stream.process_state import TableState
 from icesize.table.commit.batch_commit import Batch
-from icesize.table.commit.exactly_once import PlanAgain
+from icesize.table.commit.batch_life import PlanAgain
 from icesize.table.state.handle import Current
 from icesize.table.upserts.batch import FetchSlice, RunMerges, Upserts
 from icesize.table.upserts.conditions import deletes

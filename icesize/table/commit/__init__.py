@@ -18,11 +18,11 @@ A merge is committed in this sequence. After a conflict, it begins again at `loa
   unknown; also after a 409
 - `batch_commit`: commits to the table of a handle: the files written for a batch, or for merges (a batch without rows);
   the steps of a request, one step, or a change of metadata
+- `batch_life`: the life of a batch, of appended rows or of upserts: load, plan, write, commit, report
 - `batch_report`: the files that were written for a batch, and the outcome of their commit with its report
 - `carried_deletes`: delete files for the outputs of merges, of rows that others deleted in the inputs
 - `compared_inputs`: the changes that other writers have made to the input files of a step since they were read
 - `documents`: metadata files of format v3 where PyIceberg writes them: the loaded JSON document with the changes
-- `exactly_once`: the life of a batch, of appended rows or of upserts: load, plan, write, commit, report
 - `input_metrics`: column metrics of files that a merge copied: read from manifests again at the commit, for those files
   alone
 - `loaded`: one state of a table that a commit is tried on
