@@ -207,8 +207,15 @@ class Backlog:
 
     def taken(self, *, covers: bool) -> Backlog:
         """Return the backlog after a cycle began; `covers` is True if its run will cover all batches."""
-        begun = self.committed if covers else self.begun
-        return replace(self, begun=begun, due=frozenset(), forced=False)
+        return replace(self.forgotten(), begun=self.committed if covers else self.begun)
+
+    def forgotten(self) -> Backlog:
+        """Return the backlog without due tasks; the batches stay uncovered."""
+        return replace(self, due=frozenset(), forced=False)
+
+    def failed(self) -> Backlog:
+        """Return the backlog after a run failed: no run has begun for the batches that it was to cover."""
+        return replace(self, begun=self.covered)
 
     def done(self, batches: int, size_bytes: int) -> Backlog:
         """Return the backlog after a run covered the batches that were committed at its start."""
@@ -284,7 +291,7 @@ class Background:
         while waited < timeout_seconds:
             with self._changed:
                 thread, trigger = self._thread, self._newest
-                self._backlog = self._backlog.taken(covers=False)
+                self._backlog = self._backlog.forgotten()
                 self._cancelled.set()
             if thread is None or trigger is None:
                 return True
@@ -376,7 +383,7 @@ class Background:
     def _failed(self, cycle: Cycle, task: str, error: Exception) -> None:
         name = cycle.trigger.handle.name
         with self._changed:
-            self._backlog = replace(self._backlog, begun=self._backlog.covered)
+            self._backlog = self._backlog.failed()
         if cycle.stopped():
             LOG.info("%s: %s in the background was stopped", name, task)
             return

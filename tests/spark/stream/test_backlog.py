@@ -27,4 +27,11 @@ def test_a_drain_of_nothing_new_is_nothing() -> None:
     """A run that began after the last batch covers all."""
     backlog = Backlog().plus(1, 10, [MERGE]).taken(covers=True)
     assert backlog.drained([MERGE]) is backlog
-    assert backlog.taken(covers=False) == backlog
+    assert backlog.forgotten() == backlog
+
+
+def test_a_drain_after_a_failed_run_runs_again() -> None:
+    """No other run has begun for its batches."""
+    failed = Backlog().plus(1, 10, [MERGE]).taken(covers=True).failed()
+    assert (failed.lag, failed.due) == (1, frozenset())
+    assert failed.drained([MERGE]).next_tasks(TASKS, [MERGE]) == (MERGE,)
