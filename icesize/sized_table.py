@@ -174,6 +174,7 @@ def maintain(
         KeyboardInterrupt: It ends the pass after the current commits.
     """
     from icesize.maintenance.passes.many_tables import ManyTables
+    from icesize.maintenance.passes.survey import CatalogTables
     from icesize.table.catalog.tables import TablePattern, catalog_of
 
     selected, budget = TablePattern.of(pattern), Budget.of(budget_bytes, budget_seconds)
@@ -183,8 +184,9 @@ def maintain(
     engine = engine_of(spark, environment)
     chosen = catalog_of(selected, catalog, engine.spark_conf)
     with closing(chosen) if catalog is None else nullcontext():
-        tables = ManyTables(chosen, selected, environment, policy, is_chosen, concurrency, take_over, engine)
-        return tables.plan(budget) if dry_run else tables.run(budget)
+        tables = CatalogTables(chosen, selected, environment, policy, is_chosen)
+        several = ManyTables(tables, concurrency, take_over, engine)
+        return several.plan(budget) if dry_run else several.run(budget)
 
 
 def engine_of(

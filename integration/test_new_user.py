@@ -26,6 +26,7 @@ from docs_tools.blocks import DOCS, ROOT, Block, blocks
 from docs_tools.lake import gone_bad
 from icesize.environment import Environment
 from icesize.maintenance.passes.many_tables import ManyTables
+from icesize.maintenance.passes.survey import CatalogTables
 from icesize.maintenance.rounds import Budget
 from icesize.planning.merging.contention import QUIET_MS
 from icesize.table.catalog.tables import TablePattern
@@ -176,8 +177,9 @@ def _pass_later(folder: Path) -> None:
     later = Environment(now_ms=lambda: now_ms() + QUIET_MS)
     catalog = SqlCatalog("lake", uri=f"sqlite:///{folder}/lake.db")
     try:
-        tables = ManyTables(catalog, TablePattern.of("lake"), later, is_chosen=lambda name: not name.endswith(LOST))
-        assert tables.run(Budget()).succeeded
+        selected, is_chosen = TablePattern.of("lake"), lambda name: not name.endswith(LOST)
+        tables = CatalogTables(catalog, selected, later, is_chosen=is_chosen)
+        assert ManyTables(tables).run(Budget()).succeeded
     finally:
         catalog.close()
 

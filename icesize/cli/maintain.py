@@ -121,6 +121,7 @@ class Passes:
     def _with_tables(self, configuration: Configuration, work: Callable[[ManyTables, Budget], Any]) -> Any:
         """Return what `work` returns for the tables and the budget, with bars while it runs."""
         from icesize.maintenance.passes.many_tables import ManyTables  # slow: imports the jobs
+        from icesize.maintenance.passes.survey import CatalogTables
         from icesize.maintenance.rounds import Budget
         from icesize.table.catalog.tables import TablePattern
 
@@ -130,12 +131,9 @@ class Passes:
         seconds = configuration.budget_seconds if seconds is None else seconds
         budget = Budget(size, seconds, lambda: self.is_stopped() or not hours.are_open(environment.now_ms()))
         with closing(self.target.open_catalog(self.engine.spark_conf)) as catalog, self.target.progress():
-            tables = ManyTables(
-                catalog, pattern, environment, configuration.policy(self.policy),
-                configuration.is_chosen, self.several.concurrency or configuration.concurrency, self.several.take_over,
-                self.engine,
-            )  # fmt: skip
-            return work(tables, budget)
+            policy, threads = configuration.policy(self.policy), self.several.concurrency or configuration.concurrency
+            tables = CatalogTables(catalog, pattern, environment, policy, configuration.is_chosen)
+            return work(ManyTables(tables, threads, self.several.take_over, self.engine), budget)
 
     def _outside(self, hours: Hours) -> ManyTablesReport:
         from icesize.maintenance.passes.many_tables import ManyTablesPlan, ManyTablesReport

@@ -246,21 +246,18 @@ class _Unspent:
 
 
 @dataclass(frozen=True)
-class ManyTables(CatalogTables):
-    """The tables of a catalog that one pass maintains.
+class ManyTables:
+    """One pass over the tables of a catalog.
 
     Attributes:
-        catalog: The catalog.
-        pattern: Selects the tables.
-        environment: The clock, limits and observer.
-        policy: A policy for all tables, as for one.
-        is_chosen: Returns False for a full name that `pattern` selects and the pass leaves out.
+        tables: The tables, with the clock, the limits, the observer, and a policy for all of them.
         threads: Most tables that are maintained at the same time, and most of those whose files the engine rewrites
             elsewhere; of light ones, `LIGHT_AT_ONCE` times as many.
         take_over: True to also work on tables that another service maintains.
         engine: Rewrites files; None for threads of this process.
     """
 
+    tables: CatalogTables
     threads: int = TABLES_AT_ONCE
     take_over: bool = False
     engine: Engine | None = None
@@ -269,11 +266,11 @@ class ManyTables(CatalogTables):
 
     @cached_property
     def _others(self) -> CatalogOwners:
-        return CatalogOwners(self.catalog)
+        return CatalogOwners(self.tables.catalog)
 
     @cached_property
     def _engine(self) -> Engine:
-        return self.engine or InThisProcess(self.environment.limits.bytes_without_spark)
+        return self.engine or InThisProcess(self.tables.environment.limits.bytes_without_spark)
 
     def plan(self, budget: Budget) -> ManyTablesPlan:
         """Return the merges that are due and those that the budget pays for. Only metadata is read.
@@ -287,7 +284,7 @@ class ManyTables(CatalogTables):
 
         Raises an error if the catalog cannot list its tables.
         """
-        environment, began = self.environment, self.environment.monotonic()
+        environment, began = self.tables.environment, self.tables.environment.monotonic()
         is_down, is_interrupted, outer = Event(), Event(), budget
         budget = replace(budget, is_stopped=lambda: is_interrupted.is_set() or outer.is_stopped())
         is_late = budget.started(environment)
@@ -304,7 +301,7 @@ class ManyTables(CatalogTables):
             if left.seconds is not None and name != order[-1]:
                 left = replace(left, seconds=MOST_TIME * left.seconds)
             result = self._maintained(due[name], left, unspent)
-            if (isinstance(result, str) or result.failed) and not responds(self.catalog):
+            if (isinstance(result, str) or result.failed) and not responds(self.tables.catalog):
                 is_down.set()
             return result
 
@@ -326,7 +323,7 @@ class ManyTables(CatalogTables):
         waiting = {share.survey.table for share in plan.tables if share.bytes_left or share.bytes_contested}
         broken = {name: result for name, result in results.items() if isinstance(result, str)}
         return ManyTablesReport(
-            str(self.pattern),
+            str(self.tables.pattern),
             plan.failed | broken | {report.table: _why(report) for report in reports if not report.succeeded},
             tuple(report for report in reports if report.is_changed or not report.succeeded),
             sum(report.succeeded and not report.is_changed and report.table not in waiting for report in reports),
@@ -340,7 +337,7 @@ class ManyTables(CatalogTables):
 
         Tables that wait, for requests or for other processes, leave the turns of a queue to tables that compute here.
         """
-        if self.threads == 1 or in_turn(self.catalog):
+        if self.threads == 1 or in_turn(self.tables.catalog):
             return [(0, [*ranked])]
         threads = self.threads
         here, light, elsewhere = queues = [(n, list[str]()) for n in (threads, LIGHT_AT_ONCE * threads, threads)]
@@ -352,13 +349,13 @@ class ManyTables(CatalogTables):
 
     def _planned(self, budget: Budget) -> tuple[ManyTablesPlan, dict[str, _Due]]:
         """Return the plan, and the tables to work on by their names."""
-        SizePolicy.resolve({}, self.policy)  # an error in it concerns all tables
-        with_timeout(self.catalog)
-        seen, doubts = self.look_at_each(partial(self._look, budget.size_bytes), self._store)
-        if not seen and (doubts or self.pattern.has_wildcards):
+        SizePolicy.resolve({}, self.tables.policy)  # an error in it concerns all tables
+        with_timeout(self.tables.catalog)
+        seen, doubts = self.tables.look_at_each(partial(self._look, budget.size_bytes), self._store)
+        if not seen and (doubts or self.tables.pattern.has_wildcards):
             # a scheduler must learn of a misspelled name, which would be maintained never
             why = f" ({'; '.join(doubts)})" if doubts else ""
-            name = str(self.pattern)
+            name = str(self.tables.pattern)
             raise TableNotFound(f"Cannot maintain '{name}': it selects no table{why}", pattern=name)
         due_tables = [one for one in seen if isinstance(one, _Due)]
         due_tables.sort(key=lambda one: -one.survey.seconds_saved_per_gib)
@@ -368,7 +365,7 @@ class ManyTables(CatalogTables):
         shares = [one.share for one in due_tables if one.survey.seconds_saved > 0]
         lost = [one for one in seen if isinstance(one, NotLoaded)]
         plan = ManyTablesPlan(
-            str(self.pattern),
+            str(self.tables.pattern),
             {self._name(one): one.why for one in lost if one.kind == "unreadable"}
             | shared({name: one.identity for name, one in due.items()}),
             tuple(shares),
@@ -381,7 +378,7 @@ class ManyTables(CatalogTables):
 
     def _look(self, most_bytes: int | None, context: TableContext, table: Table) -> _Due | _Theirs:
         name, metadata = context.handle.name, table.metadata
-        if not self.take_over and (service := optimizer_of(metadata, self.catalog)):
+        if not self.take_over and (service := optimizer_of(metadata, self.tables.catalog)):
             return _Theirs(name, service)
         context = self._context(context.handle.identifier)  # whose session may refuse the table
         survey, plan = survey_and_merges(context, table, most_bytes)
@@ -395,7 +392,7 @@ class ManyTables(CatalogTables):
         return _Due(context.handle.identifier, survey, jobs, bytes_contested, notes, identity_of_table(table))
 
     def _name(self, one: NotLoaded) -> str:
-        return ".".join((self.catalog.name, *one.name))
+        return ".".join((self.tables.catalog.name, *one.name))
 
     def _maintained(self, due: _Due, budget: Budget, unspent: _Unspent) -> MaintenanceReport | str:
         """Return the report of one table, or the error that ended its pass before it committed."""
@@ -421,9 +418,10 @@ class ManyTables(CatalogTables):
 
     def _context(self, identifier: Name) -> TableContext:
         """Return the context of one table. Its progress is not observed, because several tables have theirs at once."""
-        observe = self.environment.observe
-        quiet = replace(self.environment, observe=lambda event: isinstance(event, Progress) or observe(event))
-        handle = TableHandle(self.catalog, identifier, self.policy, self._engine.spark_conf, stores=self._store)
+        tables, environment = self.tables, self.tables.environment
+        observe = environment.observe
+        quiet = replace(environment, observe=lambda event: isinstance(event, Progress) or observe(event))
+        handle = TableHandle(tables.catalog, identifier, tables.policy, self._engine.spark_conf, stores=self._store)
         return TableContext(handle, quiet, self._engine, others=self._others)
 
 

@@ -19,11 +19,13 @@ from pyiceberg.table import Table
 from requests.exceptions import ConnectionError as NoConnection
 
 import icesize
+from icesize.concurrency import TABLES_AT_ONCE
 from icesize.environment import Environment
 from icesize.errors import ArgumentError, CommitStateUnknown, TableError, TableNotFound
 from icesize.events import Progress
 from icesize.failpoints import armed, for_child
 from icesize.maintenance.passes.many_tables import STEP, ManyTables, ManyTablesReport, watch
+from icesize.maintenance.passes.survey import CatalogTables
 from icesize.maintenance.rounds import Budget
 from icesize.planning.shared_budget import order_of
 from icesize.table.catalog.tables import TablePattern
@@ -60,8 +62,12 @@ def files_of(catalog: Catalog) -> dict[str, int]:
     return {name: len(live_paths(catalog.load_table(("db", name)))) for _, name in names}
 
 
-def run(catalog: Catalog, budget: Budget | None = None, **options: object) -> ManyTablesReport:
-    return ManyTables(catalog, ALL, **options).run(budget or Budget())  # type: ignore[arg-type]
+def run(
+    catalog: Catalog, budget: Budget | None = None, threads: int = TABLES_AT_ONCE, take_over: bool = False,
+    **options: object,
+) -> ManyTablesReport:  # fmt: skip
+    tables = CatalogTables(catalog, ALL, **options)  # type: ignore[arg-type]
+    return ManyTables(tables, threads, take_over).run(budget or Budget())
 
 
 def ids_after(first: str) -> Callable[[], str]:
@@ -170,7 +176,7 @@ def test_a_plan_shows_the_work_and_changes_nothing(lake: SqlCatalog) -> None:
     """Tables with most benefit per byte come first; without a budget, all due merges are planned."""
     for name, files in (("few", 2), ("many", 6), ("none", 1)):
         table_of(lake, name, files)
-    plan = ManyTables(lake, ALL).plan(Budget())
+    plan = ManyTables(CatalogTables(lake, ALL)).plan(Budget())
     shares = [(share.survey.table, share.merges, share.files_saved) for share in plan.tables]
     assert shares == [("lake.db.many", 1, 5), ("lake.db.few", 1, 1)]
     assert (plan.idle, plan.bytes_left, plan.usd) == (1, 0, None)
@@ -228,7 +234,8 @@ def test_an_interrupt_stops_the_passes_of_all_threads(lake: SqlCatalog) -> None:
     for name in ("a", "b"):
         table_of(lake, name, 3)
     worth = {
-        share.survey.table: share.survey.seconds_saved_per_gib for share in ManyTables(lake, ALL).plan(Budget()).tables
+        share.survey.table: share.survey.seconds_saved_per_gib
+        for share in ManyTables(CatalogTables(lake, ALL)).plan(Budget()).tables
     }
     first, second = order_of(worth, "m")
     catalog = Held("lake", **lake.properties)
@@ -249,7 +256,9 @@ def test_a_budget_of_bytes_goes_where_it_saves_most(lake: SqlCatalog) -> None:
     """What it does not pay for stays as it is, is counted, and is merged by the next pass."""
     for name, files in (("few", 2), ("many", 9)):
         table_of(lake, name, files)
-    size_bytes = next(s.bytes_to_write for s in ManyTables(lake, ALL).plan(Budget()).tables if "many" in s.survey.table)
+    size_bytes = next(
+        s.bytes_to_write for s in ManyTables(CatalogTables(lake, ALL)).plan(Budget()).tables if "many" in s.survey.table
+    )
     report = run(lake, Budget(size_bytes))
     assert files_of(lake) == {"few": 2, "many": 1}
     assert (report.plan.files_saved, report.plan.bytes_left > 0) == (8, True)
@@ -275,7 +284,7 @@ def test_only_partitions_that_the_budget_pays_for_are_merged(lake: SqlCatalog) -
     table = make_table(lake, name="db.t")
     for number in range(12):
         table.append(arrow([number], "many" if number < 9 else "few"))
-    due = ManyTables(lake, ALL).plan(Budget()).tables[0]
+    due = ManyTables(CatalogTables(lake, ALL)).plan(Budget()).tables[0]
     report = run(lake, Budget(due.bytes_to_write * 10 // 12))
     assert (report.plan.tables[0].merges, report.plan.files_saved) == (1, 8)
     assert files_of(lake) == {"t": 4}
