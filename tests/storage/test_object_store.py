@@ -37,7 +37,7 @@ from icesize.storage.store_settings import S3 as S3_NAMES
 from icesize.storage.store_settings import store_settings
 from icesize.storage.stores import StoreSettingsError
 from icesize.storage.table_storage import STORAGE, Storage
-from icesize.table.storage.shared_location import strangers_among
+from icesize.table.storage.shared_location import other_tables_among
 from tests.support.examples import examples
 from tests.support.object_store import keys
 from tests.support.tables import arrow, make_table
@@ -198,7 +198,7 @@ def test_the_owner_of_a_metadata_file_needs_its_beginning(storage: Storage, clie
     location = f"s3://{bucket}/t/metadata/{UNIQUE}"
     text = b'{"format-version": 2, "table-uuid": "A", "snapshots": [' + b" " * 100_000 + b"]}"
     client.put_object(Bucket=bucket, Key=f"t/metadata/{UNIQUE}", Body=text)
-    assert strangers_among(storage, "b", [location], lambda *_: False) == {"a": [location]}
+    assert other_tables_among(storage, "b", [location], lambda *_: False) == {"a": [location]}
     assert storage.kept_files.size(location) is None
 
 

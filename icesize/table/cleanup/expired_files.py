@@ -14,7 +14,7 @@ written into the journal and tried again.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -145,7 +145,7 @@ class Deletions:
     """Outcome of a deletion: deleted files by kind, their bytes if the table knew them, and files that stay.
 
     `expired_before` are snapshots of the journal that another expiry removed first. `stay` counts files by the reason
-    that keeps them, and `theirs` names tables that need some of them. `failures` has a sentence for each file that
+    that keeps them, and `other_tables` names those that need some. `failures` has a sentence for each file that
     could not be deleted.
     """
 
@@ -153,7 +153,7 @@ class Deletions:
     deleted: Counter[str] = field(default_factory=Counter)
     bytes_deleted: int = 0
     stay: Counter[str] = field(default_factory=Counter)
-    theirs: str = ""
+    other_tables: str = ""
     failures: Mapping[str, str] = field(default_factory=dict)
     stopped: str = ""
 
@@ -184,66 +184,73 @@ def due_files(
     reasons = {path: owners.why_stays(path) for path in found}
     due = {path: what for path, what in found.items() if not reasons[path]}
     stay = Counter(why for why in reasons.values() if why and why != NEEDED)
-    return due, Deletions(stay=stay, theirs=owners.others.named()), owners
+    return due, Deletions(stay=stay, other_tables=owners.others.named()), owners
 
 
-def delete_expired(
-    reload: Callable[[], Table],
-    journal: Journal,
-    journal_location: str,
-    environment: Environment,
-    others: Iterable[str],
-    find_others: FindOthers,
-    max_concurrent_deletes: int,
-) -> Deletions:
-    """Delete the files of a journal that nothing reaches, then the journal, then `others`: journals of failed attempts.
+@dataclass(frozen=True)
+class ExpiryCleanup:
+    """Deletes the files that only expired snapshots needed.
 
-    `reload` returns the current table. The observer gets the number of files tried so far, and the number of all files.
-    Raises if the table's own files cannot be read.
+    `reload` returns the current table. The observer of the `environment` gets the number of files tried so far, and the
+    number of all files.
     """
-    table = reload()
-    rivals = rivals_of(table, journal, journal_location)
-    if why := _not_yet(table, journal, journal_location):
-        return Deletions(rivals.expired, stopped=why)
-    if rivals.lost_refs:
-        # permanently: without the journal, the next expiry does not delete these files either
-        delete_all([journal_location], table.io, environment)
-        return Deletions(rivals.expired, stopped=LOST_REFS.format(", ".join(rivals.lost_refs)))
-    if rivals.expired and rivals.journal and (unfinished := Journal.read(table.io, rivals.journal)):
-        # the other expiry stops when the table names this journal, so this one deletes its files
-        journal, others = journal.together_with(unfinished), (*others, rivals.journal)
-        journal.write(table.io, journal_location)
-    kept = Reachable()
-    kept.add(table.metadata, table.metadata_location, table.io)
-    due, deletions, owners = due_files(table, journal, kept, find_others)
-    deletions.expired_before = rivals.expired
 
-    def look() -> Deleter | None:
-        """Load the table with fresh credentials. Files that have become reachable stay."""
-        nonlocal table
-        table = reload()
-        deletions.stopped = _not_yet(table, journal, journal_location)
-        if deletions.stopped:
-            return None
-        kept.add(table.metadata, table.metadata_location, table.io)
-        owners.local.add(kept)
-        return deleter(table.io)
+    reload: Callable[[], Table]
+    find_others: FindOthers
+    environment: Environment
+    max_concurrent_deletes: int
 
-    def progress(done: int, total: int) -> None:
-        environment.observe(Progress("expiry", done, total))
+    def run(self, journal: Journal, location: str, attempts: Iterable[str]) -> Deletions:
+        """Delete the files of a journal that nothing reaches, then the journal, then those of failed `attempts`.
 
-    deletion = Deletion(look, owners.why_stays, len(due), progress, max_concurrent_deletes, environment)
-    done = all(deletion.run([path for path, what in due.items() if what[0] == kind]) for kind in KINDS)
-    deletions.count([due[path] for path in deletion.tried if path not in deletion.failures])
-    deletions.failures = deletion.failures
-    if not done:
+        Raises if the table's own files cannot be read.
+        """
+        table = self.reload()
+        rivals = rivals_of(table, journal, location)
+        if why := _not_yet(table, journal, location):
+            return Deletions(rivals.expired, stopped=why)
+        if rivals.lost_refs:
+            # permanently: without the journal, the next expiry does not delete these files either
+            delete_all([location], table.io, self.environment)
+            return Deletions(rivals.expired, stopped=LOST_REFS.format(", ".join(rivals.lost_refs)))
+        if rivals.expired and rivals.journal and (unfinished := Journal.read(table.io, rivals.journal)):
+            # the other expiry stops when the table names this journal, so this one deletes its files
+            journal, attempts = journal.together_with(unfinished), (*attempts, rivals.journal)
+            journal.write(table.io, location)
+        deletions = self._deleted(table, journal, location, [path for path in attempts if path != location])
+        deletions.expired_before = rivals.expired
         return deletions
-    if deletions.failures:
-        Journal(journal.table_uuid, files=tuple(deletions.failures)).write(table.io, journal_location)
-    else:
-        delete_all([journal_location], table.io, environment)
-    delete_all((path for path in others if path != journal_location), table.io, environment)
-    return deletions
+
+    def _deleted(self, table: Table, journal: Journal, location: str, other_journals: Sequence[str]) -> Deletions:
+        kept = Reachable()
+        kept.add(table.metadata, table.metadata_location, table.io)
+        due, deletions, owners = due_files(table, journal, kept, self.find_others)
+
+        def look() -> Deleter | None:
+            """Load the table with fresh credentials. Files that have become reachable stay."""
+            nonlocal table
+            table = self.reload()
+            deletions.stopped = _not_yet(table, journal, location)
+            if deletions.stopped:
+                return None
+            kept.add(table.metadata, table.metadata_location, table.io)
+            owners.local.add(kept)
+            return deleter(table.io)
+
+        def progress(done: int, total: int) -> None:
+            self.environment.observe(Progress("expiry", done, total))
+
+        deletion = Deletion(look, owners.why_stays, len(due), progress, self.max_concurrent_deletes, self.environment)
+        done = all(deletion.run([path for path, what in due.items() if what[0] == kind]) for kind in KINDS)
+        deletions.count([due[path] for path in deletion.tried if path not in deletion.failures])
+        deletions.failures = deletion.failures
+        if done:
+            if deletions.failures:
+                Journal(journal.table_uuid, files=tuple(deletions.failures)).write(table.io, location)
+            else:
+                delete_all([location], table.io, self.environment)
+            delete_all(other_journals, table.io, self.environment)
+        return deletions
 
 
 def _not_yet(table: Table, journal: Journal, location: str) -> str:

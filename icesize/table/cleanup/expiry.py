@@ -16,21 +16,21 @@ from icesize.results import Result
 from icesize.table.catalog.access_errors import brief, readable
 from icesize.table.cleanup.checkpoints import read_checkpoint
 from icesize.table.cleanup.expire_commit import NOTHING_LEFT, Expiry, ExpiryDecision
-from icesize.table.cleanup.expired_files import KINDS, Deletions, FindOthers, delete_expired, due_files
+from icesize.table.cleanup.expired_files import KINDS, Deletions, ExpiryCleanup, FindOthers, due_files
 from icesize.table.cleanup.may_delete import (
     OUTSIDE,
     CatalogOwners,
     Others,
-    files_of_strangers,
+    files_of_unlisted_tables,
     stay_notes,
-    stranger_notes,
+    unlisted_table_notes,
 )
 from icesize.table.cleanup.retention_inputs import ExpireOptions
 from icesize.table.commit import batch_commit
 from icesize.table.state.handle import Current, TableHandle
 from icesize.table.storage.bulk_delete import delete_all, failure_note
 from icesize.table.storage.reachable import Reachable
-from icesize.table.storage.shared_location import check_may_delete, strangers_beside
+from icesize.table.storage.shared_location import check_may_delete, other_tables_beside
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -103,15 +103,15 @@ def expire(
     environment.observe(Progress("expiry", 0))
     current = handle.load(environment)
     check_may_delete(current.table, current.name)
-    owners, strangers = others or CatalogOwners(handle.catalog, current.table.name()), dict[str, list[str]]()
+    owners, unlisted = others or CatalogOwners(handle.catalog, current.table.name()), dict[str, list[str]]()
 
     def check_owners(table: Table) -> None:
         owners.check_names(table, current.name)
 
     def find_others(table: Table) -> Others:
-        strangers.update(strangers_beside(table))
-        theirs = files_of_strangers(table.io, strangers, current.name)
-        return Others(owners.of_expired(table).numbers | theirs.numbers)
+        unlisted.update(other_tables_beside(table))
+        beside = files_of_unlisted_tables(table.io, unlisted, current.name)
+        return Others(owners.of_expired(table).numbers | beside.numbers)
 
     readers = [read_checkpoint(path, current.table.io.properties) for path in options.readers]
     expiry = Expiry(current, options, readers, environment.now_ms(), environment.new_id(), handle.current, check_owners)
@@ -126,32 +126,24 @@ def expire(
             expiry.decide(batch_commit.state_of(handle, current))
         decision = batch_commit.change(handle, current, expiry, environment)
         watch.lap("commit")
-        deletions = _delete_all(handle, decision, expiry, environment, find_others, max_concurrent_deletes)
+        cleanup = ExpiryCleanup(lambda: handle.load().table, find_others, environment, max_concurrent_deletes)
+        deletions = _delete_all(decision, expiry, cleanup)
         watch.lap("delete")
-    decision = replace(decision, notes=(*decision.notes, *stranger_notes(strangers)))
+    decision = replace(decision, notes=(*decision.notes, *unlisted_table_notes(unlisted)))
     return _report(current, decision, deletions, watch.seconds, dry_run)
 
 
-def _delete_all(
-    handle: TableHandle,
-    decision: ExpiryDecision,
-    expiry: Expiry,
-    environment: Environment,
-    find_others: FindOthers,
-    max_concurrent_deletes: int,
-) -> Deletions:
+def _delete_all(decision: ExpiryDecision, expiry: Expiry, cleanup: ExpiryCleanup) -> Deletions:
     """Delete the files that the expiry made unreachable.
 
     The expiry is already visible, so an error here becomes a note in the report.
     """
     try:
         if decision.superseded:
-            delete_all(decision.superseded, handle.load().table.io, environment)
+            delete_all(decision.superseded, cleanup.reload().io, cleanup.environment)
         if not decision.journal or decision.journal_location is None:
             return Deletions()
-        reload, journals = (lambda: handle.load().table), tuple(expiry.tried)
-        journal, location = decision.journal, decision.journal_location
-        return delete_expired(reload, journal, location, environment, journals, find_others, max_concurrent_deletes)
+        return cleanup.run(decision.journal, decision.journal_location, tuple(expiry.tried))
     except Exception as error:  # catalog and storage clients raise their own errors
         LOG.warning("files of expired snapshots were not all deleted", exc_info=error)
         return Deletions(stopped=f"not all files could be deleted ({brief(error)}): the next expiry continues")
@@ -183,7 +175,7 @@ def _report(
         notes.append(both if expired or deleted else NOTHING_LEFT)
     if deletions.failures:
         notes.append(f"{failure_note(deletions.failures)}; the next expiry tries again")
-    notes += stay_notes(deletions.stay, deletions.theirs)
+    notes += stay_notes(deletions.stay, deletions.other_tables)
     return ExpiryReport(
         table=current.name,
         dry_run=dry_run,

@@ -15,7 +15,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, product
 from threading import Lock
 
 import numpy as np
@@ -43,22 +43,24 @@ MOST_READS = 1_000
 MOST_NAMED = 3
 """Most tables that a note names."""
 
-_OURS = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.(?:parquet|puffin)")
+_FILE_NAME = re.compile(r"([0-9a-f]{12})-(\d+)-\d+-\d+-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\.(?:parquet|puffin)")
+"""A name that icesize gives to a data file or a delete file."""
 _OWN_METADATA = ("icesize-expiry-", "icesize-clock-")
 
 NEEDED = "the table needs it"
 LINKED = "needed under another name, by a link or a mount"
-THEIRS = "needed by other tables"
+NEEDED_ELSEWHERE = "needed by other tables"
 UNADDRESSABLE = "by a name with ? or # in it another file could be deleted"
 OUTSIDE = "they lie outside of the table's folders"
 DOUBTFUL = "only files with icesize's own names go, as other tables may need files here"
 
 
-def stay_notes(stay: Mapping[str, int], theirs: str) -> Iterator[str]:
-    """Yield a sentence for each reason that keeps files; `theirs` are the names of tables that need some of them."""
-    for why in (OUTSIDE, UNADDRESSABLE, THEIRS, LINKED, DOUBTFUL):
+def stay_notes(stay: Mapping[str, int], other_tables: str) -> Iterator[str]:
+    """Yield a sentence for each reason that keeps files; `other_tables` are names of those that need some."""
+    for why in (OUTSIDE, UNADDRESSABLE, NEEDED_ELSEWHERE, LINKED, DOUBTFUL):
         if count := stay.get(why):
-            yield f"{format_count(count, 'file')} left alone: {why}{f' ({theirs})' if why == THEIRS else ''}"
+            whose = f" ({other_tables})" if why == NEEDED_ELSEWHERE else ""
+            yield f"{format_count(count, 'file')} left alone: {why}{whose}"
 
 
 def own_folders(table: Table) -> list[str]:
@@ -69,7 +71,7 @@ def own_folders(table: Table) -> list[str]:
 
 def batch_of(location: str) -> tuple[str, int] | None:
     """Return the hash of the stream and the number of the batch in a name of icesize; None for any other name."""
-    match = _OURS.fullmatch(location.rpartition("/")[2])
+    match = _FILE_NAME.fullmatch(location.rpartition("/")[2])
     return (match[1], int(match[2])) if match else None
 
 
@@ -102,20 +104,20 @@ class Owners:
         if not is_addressable(file):
             return UNADDRESSABLE
         if self.others.need(file, self.local):
-            return THEIRS
+            return NEEDED_ELSEWHERE
         if file in self.local:
             return LINKED
-        if self.others.doubts and not self.trusts_location and not self._is_ours(file):
+        if self.others.doubts and not self.trusts_location and not self._is_of_icesize(file):
             return DOUBTFUL
         return ""
 
-    def _is_ours(self, file: str) -> bool:
+    def _is_of_icesize(self, file: str) -> bool:
         """Return True if a file has one of icesize's names, and lies in a directory that only this table uses."""
         *folders, name = normalised(file)[len(normalised(self.location)) :].strip("/").split("/")
         if name.startswith(_OWN_METADATA):
             return True
         of_partition = folders[:1] == ["data"] and all("=" in folder for folder in folders[1:])
-        return of_partition and (_OURS.fullmatch(name) is not None or set_of(file) is not None)
+        return of_partition and (_FILE_NAME.fullmatch(name) is not None or set_of(file) is not None)
 
 
 @dataclass
@@ -151,7 +153,7 @@ class _Other:
 
     name: Name
     uuid: str
-    place: str
+    location: str
     metadata_location: str
     folders: tuple[str, ...]
     io: FileIO
@@ -171,8 +173,8 @@ class _Other:
 
     def is_near(self, folders: Iterable[str]) -> bool:
         """Return True if one of its directories contains one of these, or lies in it."""
-        pairs = [(mine, theirs) for mine in folders for theirs in self.folders]
-        return any(".." in b or a == b or is_inside(a, b) or is_inside(b, a) for a, b in pairs)
+        pairs = product(folders, self.folders)
+        return any(".." in own or one == own or is_inside(one, own) or is_inside(own, one) for one, own in pairs)
 
     def read(self) -> int:
         """Read the files; return how many lists and manifests were read."""
@@ -196,7 +198,7 @@ class CatalogOwners:
     def check_names(self, table: Table, name: str) -> None:
         """Raise TableError if another name of the catalog has the UUID or the location of this table."""
         with self._lock:
-            others = {".".join(each.name): (each.uuid, each.place) for each in self._others_than(table)}
+            others = {".".join(each.name): (each.uuid, each.location) for each in self._others_than(table)}
         if why := shared({name: identity_of_table(table), **others}).get(name):
             raise TableError(why, table=name)
 
@@ -204,7 +206,7 @@ class CatalogOwners:
         """Return all files of all other tables, and doubts if some of them could not be read."""
         with self._lock:
             others, doubts = list(self._others_than(table)), list(self._doubts)
-            failed = [why for each in others if (why := self._unread(each))]
+            failed = [why for each in others if (why := self._read(each))]
         doubts += _cannot_be_read(failed)
         return Others(_by_name(others), tuple(dict.fromkeys(doubts)))
 
@@ -215,7 +217,7 @@ class CatalogOwners:
             others = sorted(self._others_than(table), key=lambda each: not each.is_near(folders))
             for each in others:
                 if each.numbers is None and (each.is_near(folders) or len(each.lists) < self._reads_left):
-                    self._unread(each)
+                    self._read(each)
         return Others(_by_name(others))
 
     def uuids(self) -> set[str]:
@@ -232,7 +234,7 @@ class CatalogOwners:
             if each.name != own and not (is_same and each.metadata_location == table.metadata_location):
                 yield each
 
-    def _unread(self, other: _Other) -> str:
+    def _read(self, other: _Other) -> str:
         """Read the files of a table, if that is not done; return the reason why that failed."""
         if other.numbers is not None:
             return ""
@@ -272,7 +274,7 @@ class CatalogOwners:
         return _Other.of(name, table)
 
 
-def files_of_strangers(io: FileIO, found: Mapping[str, Iterable[str]], name: str) -> Others:
+def files_of_unlisted_tables(io: FileIO, found: Mapping[str, Iterable[str]], name: str) -> Others:
     """Return the files that metadata files of other tables lead to, and these files themselves; they are a doubt.
 
     Such a table was dropped, or another catalog has it. `found` has its metadata files by its UUID.
@@ -285,7 +287,7 @@ def files_of_strangers(io: FileIO, found: Mapping[str, Iterable[str]], name: str
     return Others(numbers)
 
 
-def stranger_notes(found: Mapping[str, list[str]]) -> Iterator[str]:
+def unlisted_table_notes(found: Mapping[str, list[str]]) -> Iterator[str]:
     """Yield a sentence about the metadata files of each other table."""
     for uuid, files in found.items():
         yield (
@@ -319,13 +321,13 @@ def identity_of_table(table: Table) -> tuple[str, str]:
 def shared(tables: Mapping[str, tuple[str, str]]) -> dict[str, str]:
     """Return the names whose files must not be deleted, with the reason: another one has its UUID or location."""
     found = dict[str, str]()
-    for place, reason in ((1, _SHARED_LOCATION), (0, _SECOND_NAME)):
+    for index, reason in ((1, _SHARED_LOCATION), (0, _SECOND_NAME)):
         names = defaultdict[str, list[str]](list)
         for name, identity in tables.items():
-            names[identity[place]].append(name)
-        for twins in names.values():
-            for name in twins if len(twins) > 1 else ():
-                others = ", ".join(f"'{other}'" for other in twins if other != name)
+            names[identity[index]].append(name)
+        for sharing in names.values():
+            for name in sharing if len(sharing) > 1 else ():
+                others = ", ".join(f"'{other}'" for other in sharing if other != name)
                 found[name] = f"Cannot delete files of '{name}': {others} {reason}"
     return found
 

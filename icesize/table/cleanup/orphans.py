@@ -32,9 +32,9 @@ from icesize.table.cleanup.may_delete import (
     Others,
     Owners,
     batch_of,
-    files_of_strangers,
+    files_of_unlisted_tables,
     stay_notes,
-    stranger_notes,
+    unlisted_table_notes,
 )
 from icesize.table.records import ledger
 from icesize.table.storage.bulk_delete import Deleter, Deletion, FileErrors, Group, deleter, failure_note
@@ -46,7 +46,7 @@ from icesize.table.storage.shared_location import (
     check_may_delete,
     check_spelling,
     is_metadata_file,
-    strangers_among,
+    other_tables_among,
 )
 from icesize.units import format_count
 
@@ -205,10 +205,10 @@ class OrphanSearch:
     def _orphans(self, table: Table, found: FoundOrphans) -> tuple[tuple[Listed, ...], list[str]]:
         """Return the due files that no table needs, and notes on the others."""
         owners = self._owners
-        strangers = found.strangers(table)
+        unlisted = found.other_tables(table)
         due = [each for each in found.due if each.location not in found.being_written]
         if due:
-            owners.others = self._others(table, strangers)
+            owners.others = self._others(table, unlisted)
             owners.local.add(owners.own)
         reasons = {file: owners.why_stays(file.location) for file in due}
         notes = [*stay_notes(Counter(reasons.values()), owners.others.named())]
@@ -216,19 +216,19 @@ class OrphanSearch:
             doubts = "; ".join(owners.others.doubts)
             notes.append(f"{doubts}. Use --trust-location if no other table has files here")
         orphans = tuple(file for file, why in reasons.items() if not why)
-        return orphans, [*notes, *stranger_notes(strangers)]
+        return orphans, [*notes, *unlisted_table_notes(unlisted)]
 
-    def _others(self, table: Table, strangers: dict[str, list[str]]) -> Others:
-        """Return the files of other tables; tables of the catalog are removed from `strangers`."""
-        others = files_of_strangers(table.io, strangers, self.name)
+    def _others(self, table: Table, unlisted: dict[str, list[str]]) -> Others:
+        """Return the files of other tables; tables of the catalog are removed from `unlisted`."""
+        others = files_of_unlisted_tables(table.io, unlisted, self.name)
         if self._owners.trusts_location:
             return others
         catalog = self.others or CatalogOwners(table.catalog, table.name())
         catalog.check_names(table, self.name)
         known = catalog.of_orphans(table)
-        for uuid in catalog.uuids() & strangers.keys():
-            del strangers[uuid]
-        doubts = [f"metadata files of another table ({uuid}) lie here" for uuid in strangers]
+        for uuid in catalog.uuids() & unlisted.keys():
+            del unlisted[uuid]
+        doubts = [f"metadata files of another table ({uuid}) lie here" for uuid in unlisted]
         return Others(known.numbers | others.numbers, (*known.doubts, *doubts[:1]))
 
     def _again(self, before: Table) -> Table:
@@ -333,7 +333,7 @@ class FoundOrphans:
     too_recent: int = 0
     unaddressable: int = 0
 
-    def strangers(self, table: Table) -> dict[str, list[str]]:
+    def other_tables(self, table: Table) -> dict[str, list[str]]:
         """Return the metadata files of other tables by UUID. Raises TableError if the owner of one is unknown.
 
         A young, incomplete file is still being written. An older one was left by a writer that died.
@@ -346,7 +346,7 @@ class FoundOrphans:
                 self.being_written.add(location)
             return bool(error.is_cut) or location in self.being_written
 
-        return strangers_among(table.io, str(table.metadata.table_uuid), self.metadata_files, may_pass)
+        return other_tables_among(table.io, str(table.metadata.table_uuid), self.metadata_files, may_pass)
 
 
 def find_orphans(

@@ -63,7 +63,7 @@ class UnfinishedMetadataError(TableError):
     """
 
 
-def strangers_among(
+def other_tables_among(
     io: FileIO, uuid: str, locations: Iterable[str], may_pass: Callable[[str, TableError], bool]
 ) -> dict[str, list[str]]:
     """Return those of these metadata files that belong to other tables, by their UUID.
@@ -80,14 +80,14 @@ def strangers_among(
                 return None
             raise
 
-    strangers = defaultdict[str, list[str]](list)
+    others = defaultdict[str, list[str]](list)
     for location, found in concurrently(lambda each: (each, owner(each)), locations):
         if found is not None and found.lower() != uuid.lower():
-            strangers[found.lower()].append(location)
-    return dict(strangers)
+            others[found.lower()].append(location)
+    return dict(others)
 
 
-def strangers_beside(table: Table) -> dict[str, list[str]]:
+def other_tables_beside(table: Table) -> dict[str, list[str]]:
     """Return the metadata files of other tables in this table's metadata directory, by their UUID.
 
     Metadata files in the table's log are its own and are not opened. An unreadable one, which may still be being
@@ -98,7 +98,7 @@ def strangers_beside(table: Table) -> dict[str, list[str]]:
     folder = metadata.properties.get("write.metadata.path", f"{metadata.location}/metadata")
     found = (file.location for file in list_files(table.io, folder) if is_metadata_file(file.location))
     unknown = (each for each in found if normalised(each) not in own)
-    return strangers_among(table.io, str(metadata.table_uuid), unknown, lambda *_: True)
+    return other_tables_among(table.io, str(metadata.table_uuid), unknown, lambda *_: True)
 
 
 def _owner(io: FileIO, location: str) -> str | None:

@@ -21,7 +21,7 @@ from icesize.environment import Environment
 from icesize.errors import CommitStateUnknown, PolicyError, TableError, UnsupportedTable
 from icesize.failpoints import FailpointReached, armed
 from icesize.planning.retention.ancestry import VERSION_TAG
-from icesize.table.cleanup.expired_files import delete_expired
+from icesize.table.cleanup.expired_files import ExpiryCleanup
 from icesize.table.cleanup.expiry import expire
 from icesize.table.cleanup.journal import JOURNAL, Journal
 from icesize.table.cleanup.may_delete import CatalogOwners, Others
@@ -564,7 +564,8 @@ def test_a_catalog_that_lags_deletes_nothing_yet(lake: Catalog) -> None:
     location = lake.load_table("db.t").metadata.properties[JOURNAL]
     journal = Journal.read(stale.io, location)
     assert journal is not None
-    swept = delete_expired(lambda: stale, journal, location, Environment(), (), lambda table: Others(), 1)
+    cleanup = ExpiryCleanup(lambda: stale, lambda table: Others(), Environment(), 1)
+    swept = cleanup.run(journal, location, ())
     assert swept.stopped.startswith("the catalog shows another state than that of this expiry")
     assert swept.deleted == {}
     run_expiry(lake, retain_last=1)
