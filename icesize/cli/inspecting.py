@@ -1,6 +1,7 @@
-"""Commands that read: `scan` a catalog, and `inspect`, `plan`, `streams`, `versions`, `history`, `report` a table.
+"""Commands that read: `scan` a catalog, and seven for a table.
 
-They change nothing, except `streams --forget`.
+They are `inspect`, `plan`, `streams`, `versions`, `history`, `verify` and `report`. None changes anything, except
+`streams --forget`.
 """
 
 from __future__ import annotations

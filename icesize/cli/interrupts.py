@@ -48,11 +48,11 @@ class Observers:
     @contextmanager
     def also(self, *observers: Callable[[Event], object]) -> Iterator[None]:
         """Also call these observers in the block."""
-        self._observers = observers
+        before, self._observers = self._observers, (*self._observers, *observers)
         try:
             yield
         finally:
-            self._observers = ()
+            self._observers = before
 
 
 class _Terminated(KeyboardInterrupt):

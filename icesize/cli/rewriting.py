@@ -1,6 +1,6 @@
 """Commands that rewrite files or manifests and keep every row.
 
-They are `compact`, `cluster`, `maintain`, `rewrite-deletes`, `remove-dangling-deletes` and `rewrite-manifests`.
+They are `compact`, `cluster`, `rewrite-deletes`, `remove-dangling-deletes` and `rewrite-manifests`.
 """
 
 from __future__ import annotations

@@ -179,7 +179,9 @@ def carried_out(
         except Exception as end:
             if not can_end(end) or not (done or (failed and isinstance(end, RoundsEnd))):
                 raise
-            ended = end, f"{format_count(len([*some, *chain.from_iterable(rounds)]), what)} left: "
+            left = [*some, *chain.from_iterable(rounds)]
+            ended = end, f"{format_count(len(left), what)} left: "
+            break
     if not done:
         raise failed[0]
     report = together(done)

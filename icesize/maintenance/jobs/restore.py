@@ -177,7 +177,7 @@ def _committed(context: TableContext, planned: _Planned, report: Report, watch: 
         watch.lap("copy")
         made = _overwrite(planned, copies, rewrites)
         step = Restore(tag, planned.work, planned.difference, made, planned.check_keys)
-        again = f"restoring again is safe. T{_may_be_left(tag)[1:]}"
+        again = f"restoring again is safe. {_may_be_left(tag)}"
         request = CommitRequest(current.uuid, run_id, Base(current.head), (step,), again=again)
         outcome = batch_commit.commit_request(context.handle, current, request, environment)
     watch.lap("commit")
@@ -195,7 +195,7 @@ def _tagged(context: TableContext, current: Current, snapshot_id: int, run_id: s
     If the outcome of that commit is unknown, the tag stays.
     """
     tag, environment = TAG_PREFIX + run_id, context.environment
-    left = f"The partition did not change; {_may_be_left(tag)}"
+    left = f"The partition did not change. {_may_be_left(tag)}"
     add = add_tag(tag, snapshot_id, run_id, environment.now_ms, left)
     batch_commit.change(context.handle, current, add, environment)
     try:
@@ -341,9 +341,7 @@ def _copied_by_store(storage: Storage, path: str, new_path: str) -> bool:
 
 def _untag(handle: TableHandle, current: Current, tag: str, environment: Environment) -> None:
     try:
-        batch_commit.change(
-            handle, current, remove_tag(tag, environment.new_id(), _may_be_left(tag).capitalize()), environment
-        )
+        batch_commit.change(handle, current, remove_tag(tag, environment.new_id(), _may_be_left(tag)), environment)
     except Exception as error:  # must not hide the error of the restore; expiry removes the tag by its age
         LOG.warning(
             "could not remove tag %s of %s (%s); the next expiry after a day will", tag, current.name, brief(error)
@@ -351,7 +349,7 @@ def _untag(handle: TableHandle, current: Current, tag: str, environment: Environ
 
 
 def _may_be_left(tag: str) -> str:
-    return f"tag '{tag}' may be left over, and expiry removes it after a day"
+    return f"Tag '{tag}' may be left over, and expiry removes it after a day"
 
 
 def _consequences(table: Table, planned: _Planned, snapshot_ids: Sequence[int]) -> list[str]:

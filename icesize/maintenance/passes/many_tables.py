@@ -52,7 +52,7 @@ What the ranking of the tables has read is kept for the work, as far as it fits.
 70,000 snapshots, takes 1.5 GB while work is going on.
 """
 MOST_TIME = 0.25
-"""Share of the seconds that are left which one table may use while others wait."""
+"""Share of the seconds that are left which one table may use while others wait for its threads."""
 LIGHT_BYTES, LIGHT_METADATA_BYTES = 64 * 2**20, 4 * 2**20
 """Most bytes of a light table to rewrite, and of its metadata."""
 LIGHT_AT_ONCE = 4
@@ -292,13 +292,14 @@ class ManyTables:
         ranked = order_of({name: one.survey.seconds_saved_per_gib for name, one in due.items()}, environment.new_id())
         queues = self._queues(ranked, due)
         order = [name for _, names in queues for name in names]
+        ends = {names[-1] for _, names in queues if names}
         unspent = _Unspent((budget.size_bytes or 0) - plan.bytes_to_write)
 
         def maintain(name: str) -> MaintenanceReport | str | None:
             if is_late() or is_down.is_set():
                 return None
             left = budget.after(environment.monotonic() - began)
-            if left.seconds is not None and name != order[-1]:
+            if left.seconds is not None and name not in ends:
                 left = replace(left, seconds=MOST_TIME * left.seconds)
             result = self._maintained(due[name], left, unspent)
             if (isinstance(result, str) or result.failed) and not responds(self.tables.catalog):

@@ -13,7 +13,7 @@ writer cannot construct such keys.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -37,6 +37,12 @@ _FILTER_BITS = 20
 _FILTER_SHIFT = np.uint64(64 - _FILTER_BITS)
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 """2**64 divided by the golden ratio, for multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4)."""
+
+
+def without_null(columns: Iterable[pa.ChunkedArray]) -> NDArray[np.bool_]:
+    """Return a mask of the rows that have a value in each of these columns."""
+    has_null: NDArray[np.bool_] = np.logical_or.reduce([np.asarray(column.is_null()) for column in columns])
+    return ~has_null
 
 
 @dataclass(frozen=True, eq=False)

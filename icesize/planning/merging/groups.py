@@ -118,7 +118,7 @@ def groups_of(work: Work, files: Sequence[FileFact], policy: SizePolicy, most_ou
     """
     if not files or (len(files) == 1 and not has_due_deletes(files[0], policy, work.excluded_paths)):
         return []
-    total_bytes = sum([file.live_bytes if file.deleted_rows else file.size_bytes for file in files])
+    total_bytes = sum([file.live_bytes for file in files])
     outputs = merged_files(total_bytes, policy.target_file_size_bytes, policy.small_file_limit_bytes)
     in_time = sorted(files, key=lambda file: (file.sequence_number, file.path))
     return [
@@ -182,7 +182,7 @@ def fit_into_budget(due: DueMerges, policy: SizePolicy, budget: MergeBudget) -> 
 
 def by_size(file: FileFact) -> tuple[int, int, str]:
     """Return the key that sorts files by size, smallest first."""
-    return file.live_bytes if file.deleted_rows else file.size_bytes, file.sequence_number, file.path
+    return file.live_bytes, file.sequence_number, file.path
 
 
 def _that_fit(files: Sequence[FileFact], most_bytes: float) -> Sequence[FileFact]:
@@ -220,8 +220,8 @@ class _BudgetAllocator:
     def __init__(self, policy: SizePolicy, budget: MergeBudget) -> None:
         self.groups: list[MergeTask] = []
         self._policy, self._open_bytes = policy, max(1, policy.close_file_cost_bytes)
-        self._budget_bytes = math.inf if budget.size_bytes is None else budget.size_bytes
         self._most_left_bytes = math.inf if budget.most_bytes is None else budget.most_bytes
+        self._budget_bytes = min(self._most_left_bytes, math.inf if budget.size_bytes is None else budget.size_bytes)
         self._left_bytes = self._budget_bytes
         self._may_exceed = self._budget_bytes > 0
 

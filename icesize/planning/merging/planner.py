@@ -177,7 +177,7 @@ def _prefix(ranked: Sequence[FileFact], policy: SizePolicy, slots: int | None) -
         return 0
     if not slots:
         return count
-    sizes = [file.live_bytes if file.deleted_rows else file.size_bytes for file in ranked]
+    sizes = [file.live_bytes for file in ranked]
     return choose_prefix(sizes, policy.small_file_limit_bytes, slots)
 
 

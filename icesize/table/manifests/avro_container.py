@@ -183,9 +183,15 @@ class ContainerReader:
             if count < 0:
                 self._read_long()
             for _ in range(abs(count)):
-                key = self._read(self._read_long()).decode()
-                metadata[key] = self._read(self._read_long()).decode()
+                key = self._read_text()
+                metadata[key] = self._read_text()
         return metadata
+
+    def _read_text(self) -> str:
+        try:
+            return self._read(self._read_long()).decode()
+        except UnicodeDecodeError as damaged:
+            raise self.broken("its header is damaged") from damaged
 
     def _decompress(self, block: bytes) -> bytes:
         try:

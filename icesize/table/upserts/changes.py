@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import NamedTuple
@@ -160,6 +160,14 @@ class _Resolved:
         """Add rows that die to those of their file."""
         add_positions(self.dying.setdefault(file.path, Dying(file, deleted, BitMap())).rows, positions)
 
+    def without_dead(self, files: Iterable[NewDataFile]) -> Iterator[NewDataFile]:
+        """Yield the new files that have a row; forget the deletes of the others, which are not committed."""
+        for file in files:
+            if file.path in self.dying and len(self.dying[file.path].rows) == file.rows:
+                del self.dying[file.path]
+            else:
+                yield file
+
 
 @dataclass(eq=False)
 class UpsertFiles:
@@ -215,8 +223,8 @@ class UpsertFiles:
         self._write(each for each in new if each.rows.num_rows)
         for file, positions in self._withdrawn:
             resolved.delete(file, positions)
-        dying = tuple(resolved.dying.values())
-        return StateChanges(heads, self.deletes.changes(dying, live, self._files), dying, resolved.counts)
+        files, dying = [*resolved.without_dead(self._files)], tuple(resolved.dying.values())
+        return StateChanges(heads, self.deletes.changes(dying, live, files), dying, resolved.counts)
 
     def _new_versions(self, number: int, of_keys: Slice, resolved: _Resolved) -> _NewVersions:
         """Resolve a slice, and return its rows that are in no file yet, or have another row id there."""

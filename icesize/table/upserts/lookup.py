@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from icesize.parquet.files.lineage_fields import LINEAGE_FIELDS
 from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.keys.codes import Codes, Places, codes_of
+from icesize.parquet.keys.codes import Codes, Places, codes_of, without_null
 from icesize.parquet.reading.inputs import read_inputs
 from icesize.planning.files import FileFact
 from icesize.planning.plan import FileGroup
@@ -127,9 +127,7 @@ class Scan:
             positions = np.arange(first, first + table.num_rows)
             first += table.num_rows
             if any(column.null_count for column in table.columns):
-                has_key = np.ones(table.num_rows, np.bool_)
-                for column in table.columns:
-                    has_key &= ~np.asarray(column.is_null())
+                has_key = without_null(table.columns)
                 positions, table = positions[has_key], table.filter(pa.array(has_key))
             yield positions, codes_of(table.columns, self.secret)
 

@@ -14,7 +14,7 @@ from pyarrow import types
 
 from icesize.errors import BatchError, SchemaMismatch
 from icesize.parquet.files.settings import WriteSettings, pruned
-from icesize.parquet.keys.codes import Codes, Places, codes_of
+from icesize.parquet.keys.codes import Codes, Places, codes_of, without_null
 from icesize.parquet.keys.ranks import by_order, row_ranks, sortable
 from icesize.parquet.reading.projection import ColumnAligner
 from icesize.planning.upsert_rule import UpsertRule
@@ -57,7 +57,7 @@ class Events:
 
     @property
     def checksum(self) -> int:
-        """A number that differs, practically always, if keys, their order or which of them are deletes differ."""
+        """A number that differs, practically always, if the keys, their order or their delete flags differ."""
         order = () if self.order is None else self.order.columns
         arrays = [pa.array(self.codes.high), pa.array(self.is_delete.view(np.uint8)), *order]
         return checksum_of(pa.table(arrays, [str(number) for number in range(len(arrays))]))
@@ -68,7 +68,7 @@ class Events:
 
 
 def checksum_of(rows: pa.Table) -> int:
-    """Return a checksum of the values of rows, which may lie in any chunks."""
+    """Return a checksum of rows that `take` returned, in any chunks, without dictionaries: bytes under NULL count."""
     checksum = 0
     for batch in rows.combine_chunks().to_batches():
         checksum = crc32(batch.serialize(), checksum)
@@ -130,9 +130,7 @@ def _with_keys(rows: pa.Table, is_delete: Mask, names: Sequence[str], skip: bool
         for name in names:
             _refuse_null(rows, name, "the key")
         return rows, is_delete
-    has_key = np.ones(rows.num_rows, np.bool_)
-    for name in names:
-        has_key &= ~np.asarray(rows.column(name).is_null())
+    has_key = without_null(rows.column(name) for name in names)
     return (rows, is_delete) if has_key.all() else (rows.filter(pa.array(has_key)), is_delete[has_key])
 
 

@@ -165,6 +165,19 @@ def test_a_row_has_the_row_id_of_the_state_that_it_is_committed_on(catalog: Cata
     assert lineage_of(files[2])[2][0] == lineage_of(old)[2][0]
 
 
+@pytest.mark.parametrize("catalog", [3], indirect=True)
+def test_a_new_file_without_a_live_row_is_not_committed(catalog: Catalog) -> None:
+    """A batch of one row, which another writer deletes, adds and deletes, adds one file and no delete file."""
+    with others_first(lambda: delete_key(catalog, 1), lambda: append(catalog, [1]), lambda: delete_key(catalog, 1)):
+        report = commit(catalog, [(1, LATER, "a")], 1)
+
+    table = landed(catalog, [(1, LATER, "a"), *FOUR[1:]])
+    summary = table.metadata.snapshots[-1].summary
+    assert summary is not None
+    assert (summary["added-data-files"], summary["added-records"], summary["added-delete-files"]) == ("1", "1", None)
+    assert (report.files_added, report.operations) == (1, ("append",))
+
+
 @pytest.mark.parametrize("slices", [1, 2])
 @pytest.mark.parametrize("catalog", [3], indirect=True)
 def test_a_row_that_got_two_other_row_ids_is_in_the_table_once(catalog: Catalog, slices: int) -> None:

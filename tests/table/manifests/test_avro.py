@@ -218,6 +218,7 @@ def test_damage_is_noticed() -> None:
         (good[:-20], "it is cut off or damaged"),
         (good[:-16] + b"0" * 16, "it is cut off or damaged"),
         (good[:6], "it is cut off or damaged"),
+        (good.replace(b"avro.codec", b"avro.cod\xff\xff"), "its header is damaged"),
         (_by_hand("lzo", b""), "its codec 'lzo' is unknown"),
         (_by_hand("deflate", b"\xff\xff"), "a block does not decompress"),
         (_by_hand("null", b"\x02a\x02b", 1), "it is cut off or damaged"),
