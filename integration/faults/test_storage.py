@@ -123,7 +123,9 @@ def test_a_store_that_deletes_nothing(faulted: S3Story, network: Network, proper
     faulted.catalog.properties.update(properties)
     write(faulted, range(4))
     faulted.sized().compact()
-    network.http.trouble(Trouble("slow-down", "POST", ALWAYS, path=r"\?delete"))
+    # one request for many files, or one for each
+    every = [Trouble("slow-down", "POST", ALWAYS, path=r"\?delete"), Trouble("slow-down", "DELETE", ALWAYS)]
+    network.http.trouble(*every)
     # the client of the store has pauses of its own, so that five minutes of ours must be few attempts
     time = faulted.time
     hasty = Environment(monotonic=lambda: time.seconds, sleep=lambda seconds: time.sleep(100 * seconds))
