@@ -212,7 +212,7 @@ class Writers:
         self._opened({"delete_ratio_threshold": 0.0001}).compact()
 
     def deduplicate(self) -> None:
-        """icesize's removal of rows of one key; without an order, one of those of the newest commit stays."""
+        """icesize's removal of rows of one key; without an order or with equal ones, the newest commit counts."""
         if "icesize.upsert" not in self.table.properties:
             raise Skip
         self._opened().deduplicate()
@@ -221,7 +221,8 @@ class Writers:
             if len(rows) > 1 and None not in key:
                 kept = [row for row in rows if after[row]]
                 assert len(kept) == 1, f"key {key} has {len(kept)} rows"
-                assert not self.model.has_order or kept[0] == max(rows, key=self.model.order_of)
+                newest = max(map(self.model.order_of, rows))
+                assert not self.model.has_order or self.model.order_of(kept[0]) == newest
                 self.model.rows[key] = kept
 
     def rewrite_deletes(self) -> None:
