@@ -27,6 +27,7 @@ from icesize.errors import ArgumentError, TableError
 from icesize.maintenance.verify.rules import CONTENTS, GONE, LOST, NAN_BOUNDS, OF_ENTRIES, ROW_IDS, Found
 from icesize.parquet.deletes.deleted_rows import deleted_rows
 from icesize.parquet.files.data_file import FileMetrics
+from icesize.parquet.files.lineage_fields import inherited_values
 from icesize.parquet.files.settings import WriteSettings
 from icesize.parquet.format.sources import BytesSource, LocalSource, SectionSource, Source
 from icesize.parquet.verify.entry import compared
@@ -268,7 +269,7 @@ def shared_row_ids(
 def _ids(file: FileFact, runs: Mapping[str, Runs]) -> NDArray[np.int64]:
     """Return the row id of each row of a file."""
     if file.path not in runs:
-        return np.arange(file.first_row_id or 0, (file.first_row_id or 0) + file.rows, dtype=np.int64)
+        return inherited_values(0, file.rows, *file.inherited(0))
     first, count = runs[file.path]
     starts = np.cumsum(count) - count
     return np.repeat(first - starts, count) + np.arange(int(count.sum()), dtype=np.int64)

@@ -41,8 +41,8 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 def without_null(columns: Iterable[pa.ChunkedArray]) -> NDArray[np.bool_]:
     """Return a mask of the rows that have a value in each of these columns."""
-    has_null: NDArray[np.bool_] = np.logical_or.reduce([np.asarray(column.is_null()) for column in columns])
-    return ~has_null
+    mask: NDArray[np.bool_] = np.logical_and.reduce([np.asarray(column.is_valid()) for column in columns])
+    return mask
 
 
 @dataclass(frozen=True, eq=False)
